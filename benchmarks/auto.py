@@ -97,7 +97,7 @@ def compare(case: str, folder: Path, args: argparse.Namespace) -> Record:
         for kind in peers.SUPER:
             rivals[kind] = [
                 {**point, "label": f"{point['passes']:.0f}"}
-                for point in peers.measure_super(kind, path, k, scale * LONGEST_CALL)
+                for point in peers.measure_calls(kind, path, k, scale * LONGEST_CALL)
             ]
     [lloyd] = measure([Task(LLOYD, path, k, limit=scale * LIMITS[LLOYD], steps=EXACT_PASSES)])
     for library in peers.EXACT:
@@ -118,12 +118,12 @@ def compare(case: str, folder: Path, args: argparse.Namespace) -> Record:
     return {"case": case, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals}
 
 
-def factors(record: Record, rival: str) -> list[tuple[Point, float]]:
-    """Return the points of a library that count, with the speedup of the default at each."""
+def factors(record: Record, rival: str, least: float = LEAST_SECONDS) -> list[tuple[Point, float]]:
+    """Return the points of a library that take long enough, with the speedup of the default."""
     return [
         (point, point["seconds"] / median_time(record["runs"], point["energy"]))
         for point in record["rivals"].get(rival, [])
-        if point["seconds"] >= LEAST_SECONDS
+        if point["seconds"] >= least
     ]
 
 
@@ -253,7 +253,7 @@ def draw(record: Record, path: Path) -> None:
         axes.plot(seconds, np.maximum(100 * (np.array(energies) / lowest - 1), 0.01), **about)
 
     for name, (seconds, energies) in curves.items():
-        color, style = RIVALS[name]
+        color, style = RIVALS.get(name, (None, ":"))
         line(seconds, energies, color=color, linestyle=style, marker=".", lw=1.2, label=name)
     for number, run in enumerate(record["runs"]):
         line(run["seconds"], run["energies"], color="tab:red", lw=1.8,

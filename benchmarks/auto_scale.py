@@ -164,7 +164,7 @@ def large(folder: Path) -> list[dict[str, Any]]:
         rivals: dict[str, Any] = {}
         kind = "SuperKMeans, hierarchical"
         if peers.there("SuperKMeans"):
-            rivals[kind] = peers.measure_super(kind, str(path), k, LIMIT, CALLS)
+            rivals[kind] = peers.measure_calls(kind, str(path), k, LIMIT, CALLS)
         if peers.there("faiss"):
             rivals["faiss"] = peers.measure_faiss(str(path), k, FAISS_LIMIT)[-2:]
         levels = tuple(point["energy"] for points in rivals.values() for point in points)

@@ -59,6 +59,8 @@ class Task:
     """Excesses over the final energy for which the first step is determined."""
     steps: tuple[int, ...] = ()
     """Steps for which energies are always computed."""
+    last: int | None = None
+    """Maximum number of steps."""
     energies: bool = True
     """False to record only times, if another run takes the same steps."""
 
@@ -202,7 +204,7 @@ def follow(task: Task, x: Any, centers: NDArray[np.float32]) -> Trace:
         found.clock.append(spent)
         found.met.append(np.array(now, np.float32))
         found.said.append(about)
-        if spent > task.limit:
+        if spent > task.limit or len(found.met) == task.last:
             break
         begun = clock()
     return found

@@ -10,8 +10,8 @@ few and with more passes give both values:
   seconds(p) = set-up + p · pass + labelling. A ``predict`` measures the time of the labelling,
   which is subtracted.
 
-SuperKMeans chooses its own starting centres. It is called with an increasing number of passes over
-all rows (its default is a sample), without early stopping; each call is one point. With very many
+SuperKMeans and pylance choose their own starting centres. They are called with an increasing number
+of passes over all rows, without early stopping; each call is one point. With very many
 clusters, faiss is called once, with as many passes as the time limit allows; it reports all
 energies.
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from operator import itemgetter
 from typing import Any
@@ -35,7 +36,13 @@ from benchmarks.sets import starting_centers
 EXACT = ("scikit-learn", "faiss")
 SUPER = {"SuperKMeans, flat": (1, 3, 6, 12, 25), "SuperKMeans, hierarchical": (0, 2, 5, 10, 25)}
 """Numbers of passes of the calls, or of refinements for the hierarchical method."""
-MODULES = {"scikit-learn": "sklearn", "faiss": "faiss", "SuperKMeans": "superkmeans"}
+MODULES = {
+    "scikit-learn": "sklearn",
+    "scikit-learn-intelex": "sklearnex",
+    "faiss": "faiss",
+    "SuperKMeans": "superkmeans",
+    "pylance": "lance",
+}
 DEAR = 1.0
 """If the short fit takes longer, in seconds, the long fit has only 3 passes."""
 
@@ -44,7 +51,7 @@ Line = dict[str, float]
 
 
 def there(library: str) -> bool:
-    return find_spec(MODULES[library]) is not None
+    return find_spec(MODULES[library.partition(",")[0]]) is not None
 
 
 def line_through(short: tuple[int, float], long: tuple[int, float], labelling: float) -> Line:
@@ -72,7 +79,7 @@ def exact_fit(library: str, centers: NDArray[np.float32]) -> Callable[[Any, int]
             return km
 
         return fit_faiss
-    from sklearn.cluster import KMeans
+    KMeans = import_module(f"{MODULES[library]}.cluster").KMeans
 
     def fit(rows: Any, passes: int) -> Any:
         km = KMeans(k, init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd")
@@ -101,36 +108,55 @@ def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -
     return line_through((1, short), (passes, timed(fit, x, passes)[1]), labelling)
 
 
-def _super(
-    kind: str, x: NDArray[np.float32], k: int, longest: float, calls: Sequence[int]
-) -> Iterator[dict[str, float]]:
-    """Return seconds and energies of calls with an increasing number of passes."""
+Train = Callable[[NDArray[np.float32], int, int], NDArray[np.float32]]
+
+
+def _super(kind: str) -> Train:
+    """Return ``train(rows, clusters, passes)`` of SuperKMeans, such as "SuperKMeans, flat"."""
     from superkmeans import SuperKMeans
 
-    from benchmarks.curves import Energies
-
-    hierarchical = kind.endswith("hierarchical")
+    _, method, *quantizer = kind.split(", ")
+    hierarchical = method == "hierarchical"
 
     def train(rows: NDArray[np.float32], clusters: int, passes: int) -> Any:
         model = SuperKMeans(
             clusters,
-            x.shape[1],
+            rows.shape[1],
             hierarchical=hierarchical,
+            quantizer=quantizer[0] if quantizer else "f32",
             sampling_fraction=1.0,
-            max_points_per_cluster=len(x),
+            max_points_per_cluster=len(rows),
             n_threads=thread_count(),
             early_termination=False,
             **{"iters_refinement" if hierarchical else "iters": passes},
         )
-        return model.train(rows)
+        return np.array(model.train(rows), np.float32)
 
+    return train
+
+
+def _lance(rows: NDArray[np.float32], clusters: int, passes: int) -> NDArray[np.float32]:
+    from lance.util import KMeans
+
+    model = KMeans(clusters, max_iters=passes)
+    model.fit(rows)
+    return np.array(model.centroids.to_numpy_ndarray(), np.float32)
+
+
+def _calls(
+    library: str, x: NDArray[np.float32], k: int, longest: float, calls: Sequence[int]
+) -> Iterator[dict[str, float]]:
+    """Return seconds and energies of calls with an increasing number of passes."""
+    from benchmarks.curves import Energies
+
+    train = _lance if library == "pylance" else _super(library)
     train(x[:2000], 20, 1)
     before = None
     for passes in calls:
         if before and before["seconds"] * passes / max(1, before["passes"]) > longest:
             return
         centers, seconds = timed(train, x, k, passes)
-        energy = Energies(x, [np.array(centers, np.float32)])[0]
+        energy = Energies(x, [centers])[0]
         before = {"passes": passes, "seconds": seconds, "energy": energy}
         yield before
 
@@ -175,12 +201,12 @@ def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
     return points
 
 
-def measure_super(
-    kind: str, path: str, k: int, longest: float, calls: Sequence[int] = ()
+def measure_calls(
+    library: str, path: str, k: int, longest: float, calls: Sequence[int] = ()
 ) -> list[dict[str, float]]:
     """Return ``passes``, ``seconds`` and ``energy`` of calls of at most ``longest`` seconds."""
-    calls = list(calls or SUPER[kind])
-    task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
+    calls = list(calls or SUPER[library])
+    task = {"library": library, "path": path, "k": k, "longest": longest, "calls": calls}
     result: list[dict[str, float]] = child_record("benchmarks.peers", [task])
     return result
 
@@ -190,8 +216,8 @@ def child(task: dict[str, Any]) -> Any:
 
     x = np.load(task["path"])
     warnings.simplefilter("ignore")
-    if task["library"] in SUPER:
-        return list(_super(task["library"], x, task["k"], task["longest"], task["calls"]))
+    if "calls" in task:
+        return list(_calls(task["library"], x, task["k"], task["longest"], task["calls"]))
     with threadpool_limits(thread_count()):
         if "longest" in task:
             return _faiss_call(x, task["k"], task["longest"])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.common import ROOT, generator_of_commit
 
 PUBLIC = ("sift200k", "glove100k", "mnist", "d15112", "pla85900", "shuttle", "eeg")
+WORDNET = Path(os.environ.get("WORDNET", "/usr/share/wordnet"))
 STRUCTURELESS = ("gaussian", "cube", "uniform", "plane", "space", "five")
 
 
@@ -28,9 +29,10 @@ def at_hand(cases: Iterable[str]) -> list[str]:
     for case in cases:
         name = case.partition("-")[0]
         there = name not in PUBLIC or (data_folder() / f"{name}.npz").exists()
+        there &= name != "glosses" or WORDNET.exists()
         (found if there else missing).append(case)
     if missing:
-        print(f"left out, not in {data_folder()} (LARGEK_DATA): {', '.join(missing)}")
+        print(f"left out, not in LARGEK_DATA or WORDNET: {', '.join(missing)}")
     return found
 
 
@@ -51,7 +53,7 @@ def prepare(name: str, folder: Path) -> Path:
     elif name == "patches":
         np.save(out, patches())
     elif name == "embeddings":
-        np.save(out, embeddings(50_000, 768))
+        np.save(out, embeddings(50_000, 768, 0.7, np.random.default_rng(0)))
     else:
         np.save(out, np.load(source / f"{name}.npz")["X"].astype(np.float32))
     return out
@@ -100,13 +102,12 @@ def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
     return x
 
 
-def embeddings(n: int, d: int) -> NDArray[np.float32]:
+def embeddings(n: int, d: int, decay: float, r: np.random.Generator) -> NDArray[np.float32]:
     """Return rows of unit length in 30 × 20 × 8 nested groups of very unequal sizes.
 
-    The standard deviation in the i-th of randomly rotated directions is proportional to i^-0.7.
+    The standard deviation in the i-th of randomly rotated directions is proportional to i^-decay.
     """
-    r = np.random.default_rng(0)
-    spread = np.arange(1, d + 1) ** -0.7
+    spread = np.arange(1, d + 1) ** -decay
     places, share = np.zeros((1, d)), np.ones(1)
     for n_groups, scale in ((30, 1.0), (20, 0.7), (8, 0.5)):
         apart = scale * spread * r.standard_normal((len(places), n_groups, d))
@@ -137,16 +138,30 @@ def tight_groups(n: int, d: int, n_groups: int, size: int, share: float) -> NDAr
     return x
 
 
-def patches() -> NDArray[np.float32]:
-    """Return 50,000 patches of 32 × 32 pixels from two photographs of scikit-learn."""
+def glosses(d: int) -> NDArray[np.float32]:
+    """Return the definitions of WordNet as TF-IDF of words, reduced to d directions."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = []
+    for part in ("noun", "verb", "adj", "adv"):
+        for line in (WORDNET / f"data.{part}").read_text().splitlines():
+            texts += [text for text in [line.partition(" | ")[2]] if text]
+    words = TfidfVectorizer(dtype=np.float32, min_df=3).fit_transform(texts)
+    reduced: Any = TruncatedSVD(d, n_iter=2, random_state=0).fit_transform(words)
+    return np.ascontiguousarray(reduced, np.float32)
+
+
+def patches(size: int = 32, n: int = 50_000) -> NDArray[np.float32]:
+    """Return square patches of pixels from two photographs of scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     images, draws = load_sample_images().images, np.random.default_rng(0)
-    out = np.empty((50_000, 32 * 32 * 3), np.float32)
+    out = np.empty((n, size * size * 3), np.float32)
     for row in out:
         image = images[draws.integers(len(images))]
-        top, left = draws.integers(image.shape[0] - 32), draws.integers(image.shape[1] - 32)
-        row[:] = image[top : top + 32, left : left + 32].reshape(-1)
+        top, left = (draws.integers(length - size) for length in image.shape[:2])
+        row[:] = image[top : top + size, left : left + size].reshape(-1)
     return out
 
 

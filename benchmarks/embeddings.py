@@ -1,0 +1,172 @@
+"""Compare `KMeans` with default parameters with other libraries on embeddings, in many clusters.
+
+    python -m benchmarks.embeddings [--cells 768 glosses ...] [--commit d9e1e56] [--write]
+    python -m benchmarks.embeddings --threads 2 [--cells ...] [--write]
+
+Times are CPU seconds on one thread, or wall seconds if every library uses more threads; then
+nothing else should run. A point of another library consists of the seconds of a whole call and the
+final energy over all rows: SuperKMeans hierarchical with 0, 2, 5 and 10 refinements, on float32 and
+in its quantised forms; pylance, scikit-learn, scikit-learn-intelex and faiss with 1, 2, 5 and 10
+passes. Calls that are expected to take more than ten minutes are left out. Exact libraries share
+one trajectory from random rows (see `peers.py`). The speedup of the default is that of its time to
+the same energy; only calls of at least half a second count.
+
+Generated sets are nested groups of unequal sizes and unit length (`sets.embeddings`), drawn from
+the hash of a commit, by default the newest. "glosses" are the definitions of WordNet (Debian's
+package `wordnet-base`, in the folder `WORDNET`) as TF-IDF, reduced to 768 directions; "patches16"
+are patches of 16 × 16 pixels from photographs of scikit-learn. Without ``--cells``, the small cells
+are measured; other cells keep their results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import auto, peers
+from benchmarks.common import (
+    RESULTS,
+    THREADS,
+    commit,
+    cpu_description,
+    generator_of_commit,
+    new_parser,
+    parse,
+    read_result,
+    rounded,
+)
+from benchmarks.curves import AUTO, LLOYD, Task, measure
+from benchmarks.sets import at_hand, embeddings, glosses, patches, prepare
+from benchmarks.tables import publish, table_of
+from largek_dask.passes.local import available_cpus
+
+GENERATED: dict[str, tuple[int, int, float, int]] = {
+    "384": (200_000, 384, 0.7, 4_096),
+    "768": (200_000, 768, 0.7, 4_096),
+    "768-flat": (200_000, 768, 0.5, 4_096),
+    "768-steep": (200_000, 768, 1.0, 4_096),
+    "768-16384": (200_000, 768, 0.7, 16_384),
+    "1536": (100_000, 1_536, 0.7, 4_096),
+    "1M": (1_000_000, 768, 0.7, 4_096),
+}
+"""Rows, features, exponent of the spectrum, and clusters."""
+REAL = {"glosses": 4_096, "patches16": 4_096, "sift200k": 4_096}
+CELLS = [*GENERATED, *REAL]
+LARGE = ("768-16384", "1M")
+PASSES = (1, 2, 5, 10)
+REFINEMENTS = (0, 2, 5, 10)
+LONGEST_CALL = 600.0
+"""Maximum expected duration of a call, in seconds."""
+LIMIT = 60.0
+"""Time limit of the default, in seconds."""
+LEAST_SECONDS = 0.5
+"""Calls that take less time are ignored, in seconds."""
+SUPER = "SuperKMeans, hierarchical"
+QUANTISED = [f"{SUPER}, {kind}" for kind in ("sq8", "lvq4", "rabitq")]
+EXACT = ["faiss", "scikit-learn", "scikit-learn-intelex"]
+NAMES = [SUPER, *QUANTISED, "pylance", *EXACT]
+SUPER_AIM, AIM = 6.0, 15.0
+
+
+def prepare_cell(cell: str, folder: Path, seed: str) -> tuple[str, int]:
+    """Write the rows of a cell to a file; return its path and the number of clusters."""
+    if cell == "sift200k":
+        return str(prepare(cell, folder)), REAL[cell]
+    path = folder / f"{cell}.npy"
+    if cell in GENERATED:
+        n, d, decay, k = GENERATED[cell]
+        np.save(path, embeddings(n, d, decay, generator_of_commit(seed, CELLS.index(cell))))
+        return str(path), k
+    np.save(path, glosses(768) if cell == "glosses" else patches(16, 100_000))
+    return str(path), REAL[cell]
+
+
+def compare(cell: str, folder: Path, seed: str, seeds: int) -> dict[str, Any]:
+    """Measure all libraries on one cell."""
+    path, k = prepare_cell(cell, folder, seed)
+    n, d = np.load(path, mmap_mode="r").shape
+    rivals: dict[str, list[dict[str, Any]]] = {}
+    calls = {SUPER: REFINEMENTS, **dict.fromkeys(QUANTISED, REFINEMENTS), "pylance": PASSES}
+    for library, numbers in calls.items():
+        if peers.there(library):
+            rivals[library] = peers.measure_calls(library, path, k, LONGEST_CALL, numbers)
+            print(f"{cell} {library}: {rivals[library]}", flush=True)
+    [lloyd] = measure([Task(LLOYD, path, k, limit=LONGEST_CALL, steps=PASSES, last=max(PASSES))])
+    known = dict(zip(lloyd["steps"], lloyd["energies"], strict=True))
+    for library in filter(peers.there, EXACT):
+        line = peers.measure_exact(library, path, k)
+        rivals[library] = [
+            {"passes": p, "seconds": peers.seconds_of(line, p), "energy": known[p]}
+            for p in PASSES
+            if p in known and peers.seconds_of(line, p) <= LONGEST_CALL
+        ]
+        print(f"{cell} {library}: {rivals[library]}", flush=True)
+    levels = tuple(point["energy"] for points in rivals.values() for point in points)
+    runs = measure([Task(AUTO, path, k, seed, LIMIT, levels) for seed in range(seeds)])
+    for run in runs:
+        run.pop("clock")
+    return {"case": cell, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return a table of speedups by cell and library."""
+    rows, missed = [], 0
+    for record in result["records"]:
+        cells = [record["case"], f"{record['n']:,} × {record['d']:,}", f"{record['k']:,}"]
+        for name in NAMES:
+            found = auto.factors(record, name, LEAST_SECONDS)
+            aim = SUPER_AIM if name.startswith(SUPER) else AIM
+            missed += sum(factor < aim for _, factor in found)
+            least = auto.least_and_median(found)
+            cells.append(f"{least[1]:.1f}x ({least[0]:.1f}x)" if least else "–")
+        end = float(np.median([run["energies"][-1] for run in record["runs"]]))
+        lowest = min(p["energy"] for points in record["rivals"].values() for p in points)
+        rows.append([*cells, f"{100 * (lowest / end - 1):+.2f} %"])
+    threads = result.get("threads", 1)
+    times = "CPU seconds on one thread" if threads == 1 else f"wall seconds on {threads} threads"
+    note = (
+        "The table shows how many times faster `KMeans` reaches the final inertia of a call of "
+        "another library: the median over calls of different lengths (at least half a second), and "
+        "in brackets the minimum. The last column is the lowest inertia of the other libraries, "
+        f"relative to that of `KMeans` at the end or after a minute. Times are {times}. The aim is "
+        f"{SUPER_AIM:g} for SuperKMeans and {AIM:g} for the others; {missed} points miss it. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.embeddings "
+        f"{result['options']}--write`."
+    )
+    head = ["rows", "rows × features", "clusters", *NAMES, "lowest inertia of the others"]
+    return "\n".join([*table_of(head, rows), "", note])
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--cells", nargs="*", choices=CELLS, metavar="CELL")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, choices=range(1, available_cpus() + 1), default=1)
+    parser.add_argument("--commit", default="HEAD", help="its hash generates the sets")
+    args: argparse.Namespace = parse(parser)
+    os.environ[THREADS] = str(args.threads)
+    name = "embeddings" if args.threads == 1 else "embeddings_threads"
+    last = read_result(name) if args.write else {}
+    records = {record["case"]: record for record in last.get("records", [])}
+    options = "" if args.threads == 1 else f"--threads {args.threads} "
+    result = {
+        "cpu": cpu_description(),
+        "threads": args.threads,
+        "options": f"{options}--commit {commit(args.commit)[:7]} ",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for cell in at_hand(args.cells or [cell for cell in CELLS if cell not in LARGE]):
+            records[cell] = rounded(compare(cell, Path(folder), args.commit, args.seeds))
+            if args.write and args.threads == 1:
+                auto.draw(records[cell], RESULTS / f"embeddings-{cell}.png")
+            ordered = [records[known] for known in CELLS if known in records]
+            publish(name, result | {"records": ordered}, write=args.write)
+
+
+if __name__ == "__main__":
+    main()
