@@ -1,4 +1,4 @@
-"""Exact sums of the squares of each feature."""
+"""Sums of squares: exact ones of each feature, and those of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from largek_dask.kernels.exact.squares import FeatureSquares
+from largek_dask.kernels.exact.squares import FeatureSquares, row_squares
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
@@ -35,3 +35,27 @@ def test_squares_are_those_of_fractions(dtype, weighted):
             terms = zip(squares[:, f], np.ones(300) if weight is None else weight, strict=True)
             total = sum(Fraction(float(s)) * Fraction(float(w)) for s, w in terms)
             assert found.sums.values[f] == float(total)
+
+
+def squares_one_by_one(x, shift):
+    """Squares of rows, added to eight partial sums in turn."""
+    out, whole = [], x.shape[1] // 8 * 8
+    for squares in (x.astype(np.float64) - shift) ** 2:
+        lanes = [0.0] * 8
+        for f, square in enumerate(squares.tolist()):
+            lanes[f % 8 if f < whole else f - whole] += square
+        a, b, c, d = (lanes[i] + lanes[i + 1] for i in range(0, 8, 2))
+        out.append((a + b) + (c + d))
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u2", "i8", "?"])
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 16, 101])
+def test_squares_of_rows(dtype, d):
+    r = np.random.default_rng(d)
+    x = (50 * r.normal(size=(13, d))).astype(dtype)
+    shift = r.normal(size=d).astype("f4")
+    expected, rows = squares_one_by_one(x, shift), np.array([3, 1, 1, 12])
+    for table in (x, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
+        assert row_squares(table, shift).tolist() == expected
+        assert row_squares(table, shift, rows).tolist() == [expected[i] for i in rows]

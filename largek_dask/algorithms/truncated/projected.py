@@ -10,8 +10,9 @@ The relative loss is about a twentieth of the product of two shares: the share o
 the share of the cost that are outside the directions. When a round gains no more than that, the
 search continues in twice as many directions, and finally in all features.
 
-When a round begins, the means in all features are computed, which give the exact cost and the
-model. Rows keep their labels when the search continues in more directions or in all features.
+The means in all features, which give the exact cost and the model, are computed after the first
+pass over all rows, and when a round begins. Rows keep their labels when the search continues in
+more directions or in all features.
 
 The projected rows are held in memory: all rows, or a sample if all rows do not fit. The search on a
 sample ends when a round gains less than a twentieth of the reduction of the cost that the more
@@ -241,7 +242,8 @@ class ProjectedSearch:
     ) -> tuple[ProjectedState | TruncatedState, Info]:
         """Run one step; return a ``TruncatedState`` as soon as all features are used.
 
-        Means in all features are computed after a step on a small sample, and when a round begins.
+        Means in all features are computed before a search on a small sample continues on another
+        one, after the first pass over all rows, and when a round begins.
         """
         view = _projected_rows(passes, rng, state.directions, state.n_rows)
         before = _rescaled(passes, view, state)
@@ -254,23 +256,22 @@ class ProjectedSearch:
         )
         schedule = search.schedule
         state = replace(before, search=search)
-        if rows is not None:
-            assert done.labels is not None
+        if rows is not None and not schedule.everywhere:
             state = self._with_sample_means(passes, view, state, rows, done)
             return state, _record(info, state)
-        expected = before.scale * schedule.cost + before.spread_outside
+        has_means, has_ended = state.counted.generation > 0, schedule.stage.name == "end"
+        expected = state.scale * schedule.cost + state.spread_outside
         expected = _of_all_rows(expected, self._k, begun.n_rows)
-        is_ahead = before.counted.generation == 0 and expected < before.expected
-        state = replace(state, is_ahead=is_ahead)
-        has_ended = schedule.stage.name == "end"
-        if not has_ended and not (search.everywhere and schedule.opens_round):
+        state = replace(state, is_ahead=not has_means and expected < state.expected)
+        needs_means = search.everywhere and (schedule.opens_round or not has_means)
+        if not (needs_means or has_ended):
             return state, _record(info, state)
         if not search.restores:
             state = self._with_means(passes, view, state)
-        info = _record(info, state)
-        if has_ended or state.is_mostly_outside or _is_done(before, state):
+        info, is_judged = _record(info, state), schedule.opens_round or has_ended
+        if has_ended or state.is_mostly_outside or (is_judged and _is_done(before, state)):
             return self._in_more_directions(passes, rng, state, view), info
-        return state, info
+        return replace(state, round_cost=state.cost) if is_judged else state, info
 
     def model(self, state: ProjectedState) -> CenterArrays:
         """Return the centres of the last round, or the centres of the search if they are better."""
@@ -357,7 +358,7 @@ class ProjectedSearch:
         replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
         row_state = RowState(STATE, state.counted.generation + 1, replay, retain=True)
         state = self._counted(passes, state, numbers, labels, state.scale, row_state)
-        return replace(state, round_cost=state.cost, counted=state.counted.then(labels))
+        return replace(state, counted=state.counted.then(labels))
 
     def _counted(
         self,

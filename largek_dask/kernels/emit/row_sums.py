@@ -12,7 +12,7 @@ from numba import types
 
 from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, i64
 
-__all__ = ["add_row", "move_row"]
+__all__ = ["add_row", "move_row", "row_square"]
 
 LANES = 8
 MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
@@ -40,6 +40,43 @@ def add_row(emit, x, i, shift, scale, sums, into, later, ahead):
 def move_row(emit, x, i, shift, scale, sums, out_of, into):
     """Subtract row `i` from ``sums[out_of]``, and add it to ``sums[into]``."""
     _emit_row(emit, i, shift, scale, sums, [(out_of, -1), (into, 1)])
+
+
+@emitted(types.float64, integers="i")
+def row_square(emit, x, i, shift):
+    """Return the sum of ``(x[i] - shift)**2``, added to eight partial sums in turn.
+
+    `x` (n, d) may have any number type and layout; `shift` (d,) is float64.
+    """
+    builder, array = emit.builder, emit.array("x")
+    row_stride, stride = (builder.extract_value(array.strides, axis) for axis in (0, 1))
+    width = builder.extract_value(array.shape, 1)
+    row = builder.add(builder.ptrtoint(array.data, I64), builder.mul(i, row_stride))
+    whole = builder.and_(width, i64(-LANES))
+
+    def squares(part: Emitter, f: Any) -> Any:
+        numbers = _numbers(part, row, stride, f)
+        moved = builder.fsub(numbers, part.load(part.at(shift, f)))
+        return builder.fmul(moved, moved)
+
+    many, one = emit.of(64, LANES), emit.of(64, 1)
+    total = many.constant(0.0)
+    [total] = emit.loop(
+        i64(0), whole, LANES, [total], lambda f, sums: [builder.fadd(sums[0], squares(many, f))]
+    )
+
+    def add(f: Any, sums: list[Any]) -> list[Any]:
+        lane, square = builder.sub(f, whole), squares(one, f)
+        square = builder.extract_element(square, i64(0))
+        new = builder.fadd(builder.extract_element(sums[0], lane), square)
+        return [builder.insert_element(sums[0], new, lane)]
+
+    [total] = emit.loop(whole, width, 1, [total], add)
+    while many.lanes > 1:
+        halves = (list(range(first, many.lanes, 2)) for first in (0, 1))
+        total = builder.fadd(*(many.shuffle(total, total, half) for half in halves))
+        many = emit.of(64, many.lanes // 2)
+    return builder.extract_element(total, i64(0))
 
 
 def _emit_row(

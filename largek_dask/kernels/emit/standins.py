@@ -273,6 +273,16 @@ def add_row(x, i, shift, scale, sums, into, later, ahead):
     sums[into] += _steps(x, i, shift, scale)
 
 
+def row_square(x, i, shift):
+    squares = (x[i].astype(np.float64) - shift) ** 2
+    whole = len(squares) // 8 * 8
+    lanes = squares[:whole].reshape(-1, 8).sum(axis=0)
+    lanes[: len(squares) - whole] += squares[whole:]
+    while len(lanes) > 1:
+        lanes = lanes[::2] + lanes[1::2]
+    return lanes[0]
+
+
 def move_row(x, i, shift, scale, sums, out_of, into):
     steps = _steps(x, i, shift, scale)
     sums[out_of] -= steps

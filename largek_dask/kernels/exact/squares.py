@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
+from largek_dask.kernels.emit import row_square
 from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
 from largek_dask.kernels.jit import njit
@@ -179,35 +180,8 @@ def _sparse_squares(data, indices, indptr, rows, out):
 
 @njit
 def _row_squares(x, shift, rows, out):
-    """Process four rows at a time, which is 2.5 times as fast as one row at a time."""
-    n, d = out.shape[0], x.shape[1]
-    whole = d // 8 * 8
-    lanes = np.empty((4, 8))
-    for begin in range(0, n, 4):
-        # If fewer than four rows remain, the last row is repeated.
-        i, j, k, m = begin, min(begin + 1, n - 1), min(begin + 2, n - 1), min(begin + 3, n - 1)
-        if rows.shape[0] > 0:
-            i, j, k, m = rows[i], rows[j], rows[k], rows[m]
-        lanes[:] = 0.0
-        for f in range(0, whole, 8):
-            for q in range(8):
-                about = shift[f + q]
-                s, t = np.float64(x[i, f + q]) - about, np.float64(x[j, f + q]) - about
-                u, v = np.float64(x[k, f + q]) - about, np.float64(x[m, f + q]) - about
-                lanes[0, q] += s * s
-                lanes[1, q] += t * t
-                lanes[2, q] += u * u
-                lanes[3, q] += v * v
-        for f in range(whole, d):
-            q, about = f - whole, shift[f]
-            s, t = np.float64(x[i, f]) - about, np.float64(x[j, f]) - about
-            u, v = np.float64(x[k, f]) - about, np.float64(x[m, f]) - about
-            lanes[0, q] += s * s
-            lanes[1, q] += t * t
-            lanes[2, q] += u * u
-            lanes[3, q] += v * v
-        for row in range(min(4, n - begin)):
-            out[begin + row] = _joined(lanes[row])
+    for i in range(out.shape[0]):
+        out[i] = row_square(x, rows[i] if rows.shape[0] > 0 else i, shift)
 
 
 @njit
