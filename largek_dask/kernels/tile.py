@@ -2,8 +2,10 @@
 
 A tile has `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
 single-precision lanes, enough for 8 x 3 accumulators, three row vectors and a broadcast. AVX2 has
-16 registers of 8 lanes, enough for 4 x 3 accumulators. The shape affects only speed, because every
-tile adds the features of a row and a centre in the same order.
+16 registers of 8 lanes, enough for 4 x 3 accumulators. NEON has 32 registers of 4 lanes:
+LLVM loads four features of a centre at once, so that 4 x 4 accumulators, four row vectors and four
+centres need 24. The shape affects only speed, because every tile adds the features of a row and a
+centre in the same order.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ class Tile:
 TILES = {
     "avx512": Tile("avx512", centres=8, vectors=3, lanes=16, direct_vectors=3),
     "avx2": Tile("avx2", centres=4, vectors=3, lanes=8, direct_vectors=2),
-    # For SSE with 16 registers of 4 lanes, NEON with 32 registers, and CPUs without vectors.
+    "neon": Tile("neon", centres=4, vectors=4, lanes=4, direct_vectors=4),
+    # For SSE with 16 registers of 4 lanes, and CPUs without vectors.
     "plain": Tile("plain", centres=4, vectors=2, lanes=4, direct_vectors=2),
 }
 
@@ -115,7 +118,7 @@ def _host_tile() -> str:
         return "avx512"
     if features.get("avx2") and features.get("fma"):
         return "avx2"
-    return "plain"
+    return "neon" if features.get("neon") else "plain"
 
 
 def select_tile(name: str | None = None) -> Tile:

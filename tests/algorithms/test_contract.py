@@ -534,7 +534,7 @@ def worker_identities(client):
 
 
 @pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - OWN_TILES))
-@pytest.mark.parametrize("tile", ["plain", *slow("avx2", "avx512")])
+@pytest.mark.parametrize("tile", ["plain", *slow("avx2", "avx512", "neon")])
 def test_vector_widths(name, tile, url, clean):
     """Every other test has this machine's."""
     with dask.config.set({"largek.kernels.tile": tile}):
@@ -542,7 +542,7 @@ def test_vector_widths(name, tile, url, clean):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tile", ["plain", "avx2", "avx512"])
+@pytest.mark.parametrize("tile", ["plain", "avx2", "avx512", "neon"])
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8])
 def test_vector_widths_of_other_types(tile, dtype, x):
     x = (x * 9 + 120).clip(0, 255).astype(dtype)

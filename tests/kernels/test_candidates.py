@@ -14,7 +14,7 @@ from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import mixtures as oracles
 
 KINDS = ["iso", "isoflex", "diag"]
-TILES = ["avx512", "avx2", "plain"]
+TILES = ["avx512", "avx2", "neon", "plain"]
 SHAPES = [(1, 1, 1, 1), (40, 8, 17, 5), (40, 9, 33, 1), (90, 20, 64, 33)]
 """Components, features, how many are listed, and how many are kept of a row."""
 

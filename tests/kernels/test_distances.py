@@ -52,7 +52,7 @@ def with_tile(name):
     return dask.config.set({"largek.kernels.tile": name})
 
 
-@pytest.fixture(params=["auto", "plain", *slow("avx2", "avx512")])
+@pytest.fixture(params=["auto", "plain", *slow("avx2", "avx512", "neon")])
 def tile(request):
     """Run with each tile in turn."""
     with with_tile(request.param):
@@ -63,7 +63,7 @@ rows = st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100])
 clusters = st.one_of(st.integers(1, 19), st.sampled_from([31, 130]))
 FEATURES = [1, 2, 3, 7, 8, 9, 12, 16, 33]
 other_tiles = pytest.mark.parametrize(
-    "names", [["auto"], *slow(["avx2", "avx512"])], ids=["own tile", "all tiles"]
+    "names", [["auto"], *slow(["avx2", "avx512", "neon"])], ids=["own tile", "all tiles"]
 )
 # Every tile, dtype and number of features up to 8 has kernels of its own, which take seconds each.
 FEW_KERNELS = [
@@ -324,7 +324,8 @@ def test_select_tile__by_name_by_configuration_and_by_cpu():
         ({"avx512f": True, "avx2": True, "fma": True}, "avx512"),
         ({"avx2": True, "fma": True}, "avx2"),
         ({"avx2": True}, "plain"),
-        ({"neon": True}, "plain"),
+        ({"neon": True}, "neon"),
+        ({}, "plain"),
     ],
 )
 def test_select_tile__by_cpu_features(features, name, monkeypatch):

@@ -41,7 +41,7 @@ def check(x, numbers=None, cuts=()):
     return found, similar
 
 
-@pytest.mark.parametrize("tile", ["auto", "plain", *slow("avx2", "avx512")])
+@pytest.mark.parametrize("tile", ["auto", "plain", *slow("avx2", "avx512", "neon")])
 @pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 33])
 def test_all_pairs(d, tile):
     assert tile in {"auto", *TILES}

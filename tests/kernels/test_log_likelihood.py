@@ -13,7 +13,7 @@ from largek_dask.kernels.mixtures import pack_mixture
 from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import mixtures as oracles
 
-TILES = ["avx512", "avx2", "plain"]
+TILES = ["avx512", "avx2", "neon", "plain"]
 KINDS = ["iso", "isoflex", "diag"]
 
 

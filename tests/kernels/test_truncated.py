@@ -38,7 +38,7 @@ FEW_KERNELS = [
 ]
 ALL_KERNELS = [
     *itertools.product(["f4", "f8", "u1", "f2", "i8", "?"], FEATURES, ["avx2"]),
-    *itertools.product(["f4"], FEATURES, ["avx512", "plain"]),
+    *itertools.product(["f4"], FEATURES, ["avx512", "neon", "plain"]),
 ]
 
 
@@ -172,7 +172,7 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
     ("dtype", "d"), [("f4", 2), ("f4", 18), *slow(("f8", 18), ("f4", 9), ("u1", 3))]
 )
 @pytest.mark.parametrize(
-    "tiles", [("auto", "plain"), *slow((("avx2", "avx512", "plain"),))], ids="-".join
+    "tiles", [("auto", "plain"), *slow((("avx2", "avx512", "neon", "plain"),))], ids="-".join
 )
 def test_search_lists__any_cut_and_any_tile_give_the_same_bits(d, dtype, tiles):
     rng = np.random.default_rng(d)
