@@ -49,6 +49,7 @@ TABLES = {
     "auto_behind": Table(_on("default"), "auto", "behind_table"),
     "auto_parts": Table(_on("default"), "auto_parts"),
     "directions": Table(_on("default"), "directions"),
+    "embeddings": Table(_on("default"), "embeddings"),
     "far": Table(_on("default"), "far"),
     "lloyd": Table(_on("exact"), "lloyd"),
     "kernels": Table(_on("exact"), "kernels"),

@@ -51,9 +51,9 @@ MOST_MET = 0.5
 """If coarse cells compare rows with more than this share of the centres, all centres are searched
 instead, which is as fast because no centres are gathered."""
 WHOLE_CLUSTERS = 2_048
-"""Maximum number of clusters for which rows are compared with all centres when a search in few
-directions continues in more. With coarse cells instead, the cost of 3,000,000 × 256 rows in 1,000
-clusters rose by 19 %, which took 40 CPU seconds to recover (one run)."""
+"""Maximum number of clusters for which rows without labels are compared with all centres when a
+search in few directions continues in more. With coarse cells instead, the cost of 3,000,000 × 256
+rows in 1,000 clusters rose by 19 %, which took 40 CPU seconds to recover (one run)."""
 
 # Work, in distances.
 ROW_WORK = 64.0
