@@ -248,7 +248,8 @@ class ProjectedSearch:
         view = _projected_rows(passes, rng, state.directions, state.n_rows)
         before = _rescaled(passes, view, state)
         begun = before.search.schedule
-        is_small = not begun.everywhere and not begun.searched
+        has_means = before.counted.generation > 0
+        is_small = not (has_means or begun.everywhere or begun.searched)
         sample = self.search.sample_of(view, rng, before.search)
         rows = sample.take().rows if is_small and sample is not None else None
         search, info, done = self.search.step_on(
@@ -259,7 +260,7 @@ class ProjectedSearch:
         if rows is not None and not schedule.everywhere:
             state = self._with_sample_means(passes, view, state, rows, done)
             return state, _record(info, state)
-        has_means, has_ended = state.counted.generation > 0, schedule.stage.name == "end"
+        has_ended = schedule.stage.name == "end"
         expected = state.scale * schedule.cost + state.spread_outside
         expected = _of_all_rows(expected, self._k, begun.n_rows)
         state = replace(state, is_ahead=not has_means and expected < state.expected)
