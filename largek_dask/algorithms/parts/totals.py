@@ -113,9 +113,9 @@ T = TypeVar("T", bound=Tally)
 class AssignmentTotal(Generic[T]):
     """Sufficient statistics of labelled rows, and the tally of one step.
 
-    ``sums`` and ``squares`` describe the rows under their present labels and may be retained
-    between passes. The tally belongs to one step: a total that was not updated in this step has an
-    outdated tally, which is ignored (:meth:`begin`).
+    ``sums`` and ``squares`` describe the rows that have a cluster, under their present labels, and
+    may be retained between passes. The tally belongs to one step: a total that was not updated in
+    this step has an outdated tally, which is ignored (:meth:`begin`).
     """
 
     __slots__ = ("by_cluster", "new_tally", "squares", "step", "sums", "tally")
@@ -182,11 +182,15 @@ class AssignmentTotal(Generic[T]):
     ) -> NDArray[np.int64]:
         """Move rows that the total already includes; return those that count as changed."""
         self._move_sums(x, weight, moved, new)
-        if self.by_cluster:
+        before, after = moved.before, new[moved.rows]
+        if not self.by_cluster:
+            # All clusters share one sum.
+            before, after = np.minimum(before, 0), np.minimum(after, 0)
+        if (before != after).any():
             squares = row_squares(x, self.sums.grid.shift, moved.rows)
             own = _at(weight, moved.rows)
-            self.squares.add(-squares, own, moved.before)
-            self.squares.add(squares, own, new[moved.rows])
+            self.squares.add(-squares, own, before)
+            self.squares.add(squares, own, after)
         return self._tallied(new, weight, moved.rows)
 
     def _tallied(
