@@ -113,9 +113,9 @@ T = TypeVar("T", bound=Tally)
 class AssignmentTotal(Generic[T]):
     """Sufficient statistics of labelled rows, and the tally of one step.
 
-    ``sums`` and ``squares`` describe the rows that have a cluster, under their present labels, and
-    may be retained between passes. The tally belongs to one step: a total that was not updated in
-    this step has an outdated tally, which is ignored (:meth:`begin`).
+    ``sums`` and ``squares`` describe the rows under their present labels and may be retained
+    between passes. The tally belongs to one step: a total that was not updated in this step has an
+    outdated tally, which is ignored (:meth:`begin`).
     """
 
     __slots__ = ("by_cluster", "new_tally", "squares", "step", "sums", "tally")
@@ -171,10 +171,8 @@ class AssignmentTotal(Generic[T]):
         if counted and old is not None:
             return self.move(x, weight, MovedRows(changed, old[changed]), new)
         self.sums.add(x, new, weight)
-        there = None if (new >= 0).all() else np.flatnonzero(new >= 0)
-        squares = row_squares(x, self.sums.grid.shift, there)
-        own, to = (weight, new) if there is None else (_at(weight, there), new[there])
-        self.squares.add(squares, own, to if self.by_cluster else None)
+        squares = row_squares(x, self.sums.grid.shift)
+        self.squares.add(squares, weight, new if self.by_cluster else None)
         return self._tallied(new, weight, changed)
 
     def move(
@@ -182,15 +180,11 @@ class AssignmentTotal(Generic[T]):
     ) -> NDArray[np.int64]:
         """Move rows that the total already includes; return those that count as changed."""
         self._move_sums(x, weight, moved, new)
-        before, after = moved.before, new[moved.rows]
-        if not self.by_cluster:
-            # All clusters share one sum.
-            before, after = np.minimum(before, 0), np.minimum(after, 0)
-        if (before != after).any():
+        if self.by_cluster:
             squares = row_squares(x, self.sums.grid.shift, moved.rows)
-            own = _at(weight, moved.rows)
-            self.squares.add(-squares, own, before)
-            self.squares.add(squares, own, after)
+            own = None if weight is None else weight[moved.rows]
+            self.squares.add(-squares, own, moved.before)
+            self.squares.add(squares, own, new[moved.rows])
         return self._tallied(new, weight, moved.rows)
 
     def _tallied(
@@ -212,7 +206,8 @@ class AssignmentTotal(Generic[T]):
         step = max(1, LOOKED_UP_BYTES // row_bytes)
         for begin in range(0, len(moved.rows), step):
             rows, old = moved.rows[begin : begin + step], moved.before[begin : begin + step]
-            self.sums.move(rows_at(x, rows), old, new[rows], _at(weight, rows))
+            own = None if weight is None else weight[rows]
+            self.sums.move(rows_at(x, rows), old, new[rows], own)
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
@@ -223,10 +218,6 @@ class AssignmentTotal(Generic[T]):
             a.begin(b.step)
             a.tally.merge(b.tally)
         return a
-
-
-def _at(weight: NDArray[np.float64] | None, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    return None if weight is None else weight[rows]
 
 
 def count_rows(

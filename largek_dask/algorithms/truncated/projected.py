@@ -537,13 +537,12 @@ def count_chunk(
     (m,) are the clusters of these rows.
     """
     old = None if chunk.state is None else chunk.state["labels"]
-    begin, end = chunk.start, chunk.start + len(chunk.x)
-    if numbers is None:
-        own = labels[begin:end]
-    else:
-        own = np.full(end - begin, -1, np.int32)
-        these = slice(*np.searchsorted(numbers, [begin, end]))
-        own[numbers[these] - begin] = labels[these]
+    x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)
+    if numbers is not None:
+        begin, end = np.searchsorted(numbers, [begin, end])
+        places = numbers[begin:end] - chunk.start
+        x, weight = x[places], None if weight is None else weight[places]
+    own = labels[begin:end]
     total.begin(step)
-    count_rows(chunk.x, chunk.weight, old, own, total, chunk.counted, chunk.threads)
+    count_rows(x, weight, old, own, total, chunk.counted, chunk.threads)
     chunk.keep(labels=own)
