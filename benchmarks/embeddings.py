@@ -148,10 +148,11 @@ def table(result: dict[str, Any]) -> str:
         "in brackets the minimum. The last column is the lowest inertia of the other libraries, "
         f"relative to that of `KMeans` after {LIMIT:g} s. Times are {times}. The aim is "
         f"{SUPER_AIM:g} for SuperKMeans and {AIM:g} for the others; {missed} points miss it. "
+        "Values are medians of several seeds; cells and libraries were measured in turns. "
         f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.embeddings "
         f"{result['options']}--write`."
     )
-    head = ["rows", "rows × features", "clusters", *names, "lowest inertia of the others"]
+    head = ["set", "rows × features", "clusters", *names, "lowest inertia of the others"]
     return "\n".join([*table_of(head, rows), "", note])
 
 
@@ -171,7 +172,7 @@ def main() -> None:
     result = {
         "cpu": cpu_description(),
         "threads": args.threads,
-        "options": f"{options}--commit {commit(args.commit)[:7]} ",
+        "options": f"{options}--seeds {args.seeds} --commit {commit(args.commit)[:7]} ",
     }
     with tempfile.TemporaryDirectory() as folder:
         for cell in at_hand(args.cells or CELLS):

@@ -76,7 +76,7 @@ def data_of(case: str, folder: Path) -> tuple[NDArray[np.float32], int]:
     noise = np.random.default_rng(5).standard_normal((n, d), np.float32)
     if name == "noise":
         return noise, k
-    x = embeddings(n, d, 0.7, np.random.default_rng(0))
+    x = embeddings(n, d)
     if name == "sorted":
         x[n // 2 :] = noise[n // 2 :] * d**-0.5
     if name == "far":

@@ -53,7 +53,7 @@ def prepare(name: str, folder: Path) -> Path:
     elif name == "patches":
         np.save(out, patches())
     elif name == "embeddings":
-        np.save(out, embeddings(50_000, 768, 0.7, np.random.default_rng(0)))
+        np.save(out, embeddings(50_000, 768))
     else:
         np.save(out, np.load(source / f"{name}.npz")["X"].astype(np.float32))
     return out
@@ -102,11 +102,12 @@ def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
     return x
 
 
-def embeddings(n: int, d: int, decay: float, r: np.random.Generator) -> NDArray[np.float32]:
+def embeddings(n: int, d: int, decay: float = 0.7, seed: Any = 0) -> NDArray[np.float32]:
     """Return rows of unit length in 30 × 20 × 8 nested groups of very unequal sizes.
 
     The standard deviation in the i-th of randomly rotated directions is proportional to i^-decay.
     """
+    r = np.random.default_rng(seed)
     spread = np.arange(1, d + 1) ** -decay
     places, share = np.zeros((1, d)), np.ones(1)
     for n_groups, scale in ((30, 1.0), (20, 0.7), (8, 0.5)):
@@ -145,8 +146,8 @@ def glosses(d: int) -> NDArray[np.float32]:
 
     texts = []
     for part in ("noun", "verb", "adj", "adv"):
-        for line in (WORDNET / f"data.{part}").read_text().splitlines():
-            texts += [text for text in [line.partition(" | ")[2]] if text]
+        lines = (WORDNET / f"data.{part}").read_text().splitlines()
+        texts += filter(None, (line.partition(" | ")[2] for line in lines))
     words = TfidfVectorizer(dtype=np.float32, min_df=3).fit_transform(texts)
     reduced: Any = TruncatedSVD(d, n_iter=2, random_state=0).fit_transform(words)
     return np.ascontiguousarray(reduced, np.float32)

@@ -428,12 +428,7 @@ def rows_of(name: str, folder: Path) -> Path:
         return prepare(name, folder)
     path = folder / f"{name}.npy"
     is_mixture = name == "mixture1M"
-    np.save(
-        path,
-        mixture(1_000_000, 128, 8_000)
-        if is_mixture
-        else embeddings(200_000, 768, 0.7, np.random.default_rng(0)),
-    )
+    np.save(path, mixture(1_000_000, 128, 8_000) if is_mixture else embeddings(200_000, 768))
     return path
 
 

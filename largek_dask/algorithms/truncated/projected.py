@@ -287,12 +287,12 @@ class ProjectedSearch:
     ) -> TruncatedState:
         """Continue in all features, from the labels of all rows if these are known."""
         n_read = state.n_read
-        begun = self._begun(passes, state, state.centers, state.coarse, labels, n_read)
+        begun = self._next_search(passes, state, state.centers, state.coarse, labels, n_read)
         begun = replace(begun, schedule=replace(begun.schedule, cost=state.cost))
         # After given labels, the generations of the history include these readings.
         return replace(begun, n_read=n_read) if labels is None else begun
 
-    def _begun(
+    def _next_search(
         self,
         table: Passes,
         state: ProjectedState,
@@ -421,7 +421,7 @@ class ProjectedSearch:
         labels = None if n_held else labels
         view = _projected_rows(passes, rng, directions, n_held)
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
-        search = self._begun(view, state, centers, coarse, labels)
+        search = self._next_search(view, state, centers, coarse, labels)
         return replace(
             state,
             search=search,
