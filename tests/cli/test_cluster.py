@@ -365,7 +365,13 @@ def test_one_job_of_an_array_is_queued_again_and_not_all(fake, home):
     for name, code in (("srun", "exit 75"), ("sleep", "exit 0")):
         (fake / "bin" / name).write_text(f"#!/bin/bash\n{code}\n")
         (fake / "bin" / name).chmod(0o755)
-    told = bash(f"bash {script(home, 'workers.sbatch')}", SLURM_CPUS_PER_TASK="8", **LAST_OF_ARRAY)
+    # The step ends before the script looks at it.
+    slow = "".join(
+        f"{name}() {{ /bin/sleep 0.2; builtin {name} $*; }}\n" for name in ("kill", "wait")
+    )
+    (fake / "slow").write_text(slow)
+    code = f"bash {script(home, 'workers.sbatch')}"
+    told = bash(code, SLURM_CPUS_PER_TASK="8", BASH_ENV=str(fake / "slow"), **LAST_OF_ARRAY)
     assert "SLURM queues this job again" in told
     assert calls(fake, "scontrol") == ["scontrol requeue 12_3"]
 

@@ -87,12 +87,13 @@ while [ -z "$ending" ]; do
         --local-directory "$LARGEK_SCRATCH" --dashboard-address "{{ worker_dashboard }}" \
         --death-timeout 60 --lifetime $((last - SECONDS)) "${options[@]}" "${secured[@]}" &
     # `wait` also returns when a signal arrives.
-    while kill -0 $! 2>/dev/null; do
+    while
         # Also end a worker that started too late to receive the signal.
         if [ -n "$ending" ]; then end_in_time $!; fi
         wait $!
         code=$?
-    done
+        kill -0 $! 2>/dev/null
+    do :; done
     if [ -z "$ending" ]; then say "the worker ended with exit code $code"; sleep 1; fi
     waited=$SECONDS say_next=$((SECONDS + 30))
 done
