@@ -14,7 +14,7 @@ from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact import origin
 from largek_dask.kernels.exact.origin import DistinctRows, Middle
 from largek_dask.kernels.exact.statistics import RowScan
-from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.rows import compute_dtype, native_blocks
 from tests import oracles
 from tests.helpers.covering import in_turns
 
@@ -28,7 +28,8 @@ def sample_of(x, step=None, order=None):
     parts = []
     for begin in range(0, len(x), step or len(x)):
         part = DistinctRows(x.shape[1], compute_dtype(x.dtype))
-        part.add(x[begin : begin + (step or len(x))])
+        for _, block in native_blocks(x[begin : begin + (step or len(x))]):
+            part.add(block)
         parts.append(pickle.loads(pickle.dumps(part)))
     whole = DistinctRows(x.shape[1], compute_dtype(x.dtype))
     for part in parts if order is None else [parts[i] for i in order]:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.exact.scan import hash_rows
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.rows import native_blocks
 from largek_dask.kernels.tile import DIRECT_FEATURES
 
 MOST_ROWS = 256
@@ -30,11 +30,8 @@ FEWEST_ROWS = 16
 """Minimum number of distinct rows in a sample from which an origin is chosen."""
 _VALUES = 1 << 18
 """Maximum number of values in a sample, unless ``FEWEST_ROWS`` rows have more values."""
-_FOUND = 1024
-"""Maximum number of candidate rows before the limit for hashes is lowered."""
 _RECENT = 1024
 """Number of slots in the cache of recent hashes."""
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
 """Integer types for hashing values, by item size."""
 
@@ -63,52 +60,42 @@ class DistinctRows:
         Compute dtype, which is also the type of the sampled rows.
     """
 
-    __slots__ = ("_hashes", "_places", "_recent", "_rows", "size")
+    __slots__ = ("_hashes", "_n", "_places", "_recent", "_rows", "size")
 
     def __init__(self, n_features: int, dtype: np.dtype[Any]) -> None:
         self.size = max(FEWEST_ROWS, min(MOST_ROWS, _VALUES // n_features))
-        self._hashes = np.empty(0, np.uint64)
-        # Row index of each hash, so that sorting the hashes does not move rows.
-        self._places = np.empty(0, np.int64)
+        self._n = 0
+        # The first `n` hashes are sorted, and `places` are the indices of their rows.
+        self._hashes = np.empty(self.size, np.uint64)
+        self._places = np.empty(self.size, np.int64)
         self._rows = np.empty((self.size, n_features), dtype)
         # Recent hashes are skipped: data with few distinct rows repeat the same hashes.
-        self._recent = np.full(_RECENT, _ALL)
+        self._recent = np.full(_RECENT, ~np.uint64(0))
 
     @property
     def rows(self) -> NDArray[Any]:
         """(m, d) rows in ascending order of their hashes."""
-        return self._rows[self._places]
+        return self._rows[self._places[: self._n]]
 
-    def add(self, x: NDArray[Any]) -> None:
-        """Add (n, d) finite rows of positive weight."""
-        for _, block in native_blocks(x):
-            block = readonly(np.ascontiguousarray(block))
-            words = block.view(_WORDS[block.itemsize])
-            factors = _factors(words.shape[1])
-            hashes, at = np.empty(_FOUND, np.uint64), np.empty(_FOUND, np.int64)
-            begin = 0
-            while begin < len(block):
-                limit = self._hashes[-1] if len(self._hashes) == self.size else _ALL
-                with np.errstate(over="ignore"):
-                    count, begin = _find(words, begin, factors, limit, self._recent, hashes, at)
-                if count:
-                    self._keep(hashes[:count], block[at[:count]])
+    def add(self, x: NDArray[Any], hashes: NDArray[np.uint64] | None = None) -> None:
+        """Add (n, d) finite rows of positive weight, of a type that kernels are compiled for.
+
+        Their ``hashes`` (n,) are computed if they are not given.
+        """
+        if hashes is None:
+            hashes = np.empty(len(x), np.uint64)
+            words, factors = words_of(x)
+            with np.errstate(over="ignore"):
+                hash_rows(words, factors, hashes)
+        numbers = np.full(self.size, -1)
+        known = self._hashes, self._places, self._recent
+        self._n = _insert(hashes, self._n, *known, numbers)
+        if (new := np.flatnonzero(numbers >= 0)).size:
+            self._rows[new] = x[numbers[new]]
 
     def merge(self, other: DistinctRows) -> None:
         """Add the rows of another sample."""
-        self._keep(other._hashes, other.rows)
-
-    def _keep(self, hashes: NDArray[np.uint64], rows: NDArray[Any]) -> None:
-        n_before = len(self._hashes)
-        together, first = np.unique(np.concatenate([self._hashes, hashes]), return_index=True)
-        kept = first[: self.size]
-        enters = kept >= n_before
-        places = np.empty(len(kept), np.int64)
-        places[~enters] = self._places[kept[~enters]]
-        free = np.setdiff1d(np.arange(self.size), places[~enters], assume_unique=True)
-        places[enters] = free[: np.count_nonzero(enters)]
-        self._rows[places[enters]] = rows[kept[enters] - n_before]
-        self._hashes, self._places = together[: self.size], places
+        self.add(other.rows, other._hashes[: other._n])
 
 
 class Middle:
@@ -190,30 +177,37 @@ def _factors(n_words: int) -> NDArray[np.uint64]:
         return readonly((z ^ (z >> np.uint64(31))) | np.uint64(1))
 
 
-@njit
-def _find(words, begin, factors, limit, recent, hashes, at):
-    """Find rows with hashes below the limit, from row `begin` until `hashes` is full.
+def words_of(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+    """Return rows (n, d) as unsigned integers, and the factor of each column for ``hash_rows``."""
+    words = readonly(np.ascontiguousarray(x)).view(_WORDS[x.itemsize])
+    return words, _factors(words.shape[1])
 
-    Return the number of rows found, and the index of the first row that was not hashed.
+
+@njit
+def _insert(hashes, n, sorted_hashes, places, recent, numbers):
+    """Insert hashes (m,) into the n sorted hashes, of which the smallest are kept.
+
+    ``numbers`` (size,) are set to the index of the hash for each place that becomes that of a new
+    row. Return the new value of n.
     """
-    n, width = words.shape
-    count = 0
-    for i in range(begin, n):
-        total = np.uint64(0)
-        for f in range(width):
-            total += np.uint64(words[i, f]) * factors[f]
-        # The finalizer of splitmix64 mixes all bits of the sum.
-        total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        total ^= total >> np.uint64(31)
-        if total >= limit:
+    size = sorted_hashes.size
+    for i in range(hashes.shape[0]):
+        own = hashes[i]
+        if n == size and own >= sorted_hashes[n - 1]:
             continue
-        slot = np.int64(total & np.uint64(1023))
-        if recent[slot] == total:
+        slot = np.int64(own & np.uint64(1023))
+        if recent[slot] == own:
             continue
-        recent[slot] = total
-        hashes[count], at[count] = total, i
-        count += 1
-        if count == hashes.size:
-            return count, i + 1
-    return count, n
+        recent[slot] = own
+        at = np.searchsorted(sorted_hashes[:n], own)
+        if at < n and sorted_hashes[at] == own:
+            continue
+        place = n
+        if n == size:
+            n -= 1
+            place = places[n]
+        for j in range(n, at, -1):
+            sorted_hashes[j], places[j] = sorted_hashes[j - 1], places[j - 1]
+        sorted_hashes[at], places[at], numbers[place] = own, place, i
+        n += 1
+    return n

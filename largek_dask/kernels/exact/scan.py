@@ -1,4 +1,4 @@
-"""Compiled loops of the first scan: minimum, maximum and exact sum of each column."""
+"""Compiled loops of the first scan: extent and exact sum of each column, and hashes of rows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from largek_dask.kernels.exact.numbers import (
 from largek_dask.kernels.jit import njit
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
-_SIZE_BITS = np.int32(0x7FFFFFFF)
+_SIZE_BITS = np.uint32(0x7FFFFFFF)
 """Mask of all bits of a float32 except the sign. Masked bits, as integers, sort by absolute
 value."""
-_ONE = np.int32(1)
+_MOST_BITS = np.uint32(0xFFFFFFFF)
+_ONE = np.uint32(1)
 _ZERO = np.float32(0)
 _PART_BITS = 38
 """Number of bits in each of the two parts into which a float32 value is split."""
 
 
 @njit
-def scan_float32(x, limbs, low, high):
-    """Update the extents and exact sums of columns with (n, w) finite float32 rows.
+def scan_float32(x, limbs, low, high, words, factors, hashes):
+    """Update the extents and exact sums of columns with (n, w) float32 rows, and hash the rows.
+
+    Return False, before all rows are added, if a value is NaN or infinite. ``words`` (m, d) are the
+    bits of the hashed rows, of which each row of ``x`` contains m / n; see ``hash_rows``.
 
     Rows are processed in blocks of at most 2^15 rows. If all values of a block are below 2^e, each
     value is split into a multiple of 2^(e - 38) and a remainder of at most half of this unit. The
@@ -39,16 +43,20 @@ def scan_float32(x, limbs, low, high):
     n, width = x.shape
     step = min(BLOCK_ROWS, max(4, BLOCK_VALUES // width))
     first, rest = np.zeros(width), np.zeros(width)
-    largest, was, added = _ZERO, np.int64(0), 0
+    largest, was, added, group = _ZERO, np.int64(0), 0, words.shape[0] // n
     for begin in range(0, n, step):
         block = x[begin : begin + step]
-        least = _extent_of_float32(block, block.view(np.int32), low, high)
+        least = _extent_of_float32(block, block.view(np.uint32), low, high)
         for f in range(width):
             largest = max(largest, max(high[f], -low[f]))
+        rows = slice(begin * group, (begin + len(block)) * group)
+        hash_rows(words[rows], factors, hashes[rows])
         # All values are below 2^exponent and are multiples of 2^last.
         exponent = (np.float64(largest).view(np.int64) >> 52) - 1022
         last = max((np.int64(least) + 1) >> 23, np.int64(1)) - 150
         if largest == _ZERO or last < exponent - 2 * _PART_BITS:
+            if not _are_finite(block.reshape(-1)):
+                return False
             _add_each(block.reshape(-1), limbs)
             continue
         added += len(block)
@@ -61,8 +69,24 @@ def scan_float32(x, limbs, low, high):
         # Adding 1.5 * 2^52 units rounds a value to whole units.
         magic = np.int64((exponent - _PART_BITS + 52 + 1023) << 52).view(np.float64) * 1.5
         _add_parts(block, magic, first, rest)
+        if not _are_finite(rest):
+            return False
     _add_each(first, limbs)
     _add_each(rest, limbs)
+    return True
+
+
+@njit
+def hash_rows(words, factors, out):
+    """Write a 64-bit hash of each row of (n, d) unsigned integers to ``out`` (n,)."""
+    for i in range(words.shape[0]):
+        total = np.uint64(0)
+        for f in range(words.shape[1]):
+            total += np.uint64(words[i, f]) * factors[f]
+        # The finalizer of splitmix64 mixes all bits of the sum.
+        total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out[i] = total ^ (total >> np.uint64(31))
 
 
 @njit
@@ -72,7 +96,7 @@ def _extent_of_float32(x, bits, low, high):
     Four rows are processed at a time, so that the extents are loaded and stored once for all four.
     """
     n, width = x.shape
-    least = _SIZE_BITS  # the maximum, to which zeros are mapped below
+    least = _MOST_BITS  # subtracting 1 maps zeros to this maximum
     whole = n // 4 * 4
     for i in range(0, whole, 4):
         for f in range(width):
@@ -80,17 +104,25 @@ def _extent_of_float32(x, bits, low, high):
             # Adding 0 turns -0 into 0, and avoids masked stores, which are three times slower.
             low[f] = min(min(low[f], min(a, b)), min(c, d)) + _ZERO
             high[f] = max(max(high[f], max(a, b)), max(c, d)) + _ZERO
-            p = ((bits[i, f] & _SIZE_BITS) - _ONE) & _SIZE_BITS
-            q = ((bits[i + 1, f] & _SIZE_BITS) - _ONE) & _SIZE_BITS
-            r = ((bits[i + 2, f] & _SIZE_BITS) - _ONE) & _SIZE_BITS
-            s = ((bits[i + 3, f] & _SIZE_BITS) - _ONE) & _SIZE_BITS
+            p = np.uint32((bits[i, f] & _SIZE_BITS) - _ONE)
+            q = np.uint32((bits[i + 1, f] & _SIZE_BITS) - _ONE)
+            r = np.uint32((bits[i + 2, f] & _SIZE_BITS) - _ONE)
+            s = np.uint32((bits[i + 3, f] & _SIZE_BITS) - _ONE)
             least = min(least, min(min(p, q), min(r, s)))
     for i in range(whole, n):
         for f in range(width):
             low[f] = min(low[f], x[i, f]) + _ZERO
             high[f] = max(high[f], x[i, f]) + _ZERO
-            least = min(least, ((bits[i, f] & _SIZE_BITS) - _ONE) & _SIZE_BITS)
+            least = min(least, np.uint32((bits[i, f] & _SIZE_BITS) - _ONE))
     return least
+
+
+@njit
+def _are_finite(values):
+    total = np.float64(0)
+    for i in range(values.shape[0]):
+        total += np.float64(values[i]) * 0.0
+    return total == 0.0
 
 
 @njit

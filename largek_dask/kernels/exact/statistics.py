@@ -6,7 +6,7 @@ rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
-from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far
+from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far, words_of
 from largek_dask.kernels.exact.scan import scan_float32, scan_floats, scan_integers, scan_weighted
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 
@@ -203,23 +203,41 @@ class RowScan:
             if not present.all():
                 kept = np.flatnonzero(present)
                 x, weight = x[kept], weight[kept]
-        if x.dtype.kind == "f":
-            finite = finite_rows(x)
-            if not finite.all():
-                first = int(finite.argmin())
-                first = start_row + (first if kept is None else int(kept[first]))
-                self._n_bad += int((~finite).sum())
-                self._first_bad = _lowest(self._first_bad, first)
-                x, weight = x[finite], None if weight is None else weight[finite]
-        if not len(x):
-            return
-        self._count(len(x), weight)
         if isinstance(x, SparseBlock):
-            self._add_sparse(x, weight)
+            finite, own = self._finite(x, weight, start_row, kept)
+            if len(finite):
+                self._count(len(finite), own)
+                self._add_sparse(finite, own)
             return
-        self._sample.add(x)
         for rows, block in native_blocks(x):
-            self._add_dense(block, None if weight is None else weight[rows])
+            is_many = block.size >= max(1, _MANY_VALUES)
+            is_fast = is_many and weight is None and block.dtype == np.float32
+            if is_fast and self._add_float32(block):
+                continue
+            begin = start_row + rows.start if kept is None else start_row
+            own = None if weight is None else weight[rows]
+            numbers = None if kept is None else kept[rows]
+            block, own = self._finite(block, own, begin, numbers)
+            if len(block):
+                self._count(len(block), own)
+                self._sample.add(block)
+                self._add_dense(block, own)
+
+    def _finite(
+        self, x: Any, weight: NDArray[np.float64] | None, begin: int, kept: NDArray[np.int64] | None
+    ) -> tuple[Any, NDArray[np.float64] | None]:
+        """Return the finite rows and their weights, and record the others.
+
+        Row i has the global index ``begin + i``, or ``begin + kept[i]``.
+        """
+        finite = finite_rows(x)
+        if finite.all():
+            return x, weight
+        first = int(finite.argmin())
+        first = begin + (first if kept is None else int(kept[first]))
+        self._n_bad += int((~finite).sum())
+        self._first_bad = _lowest(self._first_bad, first)
+        return x[finite], None if weight is None else weight[finite]
 
     def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
         self._n_rows += n
@@ -232,16 +250,55 @@ class RowScan:
             self._integer_weights &= bool((weight == np.floor(weight)).all())
             self._weights.add(weight)
 
+    def _add_float32(self, x: NDArray[np.float32]) -> bool:
+        """Add rows without weights; return False, and add none, if some are not finite."""
+        (words, factors), hashes = words_of(x), np.empty(len(x), np.uint64)
+        limbs, extents = np.zeros((N_LIMBS, self.n_features), np.int64), []
+        for rows, wide in self._wide_rows(x):
+            low = np.full(wide.shape[1], np.inf, np.float32)
+            extents.append((low, np.full_like(low, -np.inf)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                args = wide, limbs, *extents[-1], words[rows], factors, hashes[rows]
+                if not scan_float32(*args):
+                    return False
+        self._count(len(x), None)
+        self._sample.add(x, hashes)
+        self._sums.add_table(limbs)
+        for low, high in extents:
+            self._widen(low, high)
+        return True
+
     def _add_dense(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        if weight is not None:
-            self._scan(readonly(np.ascontiguousarray(x)), weight)
-            return
-        # Several short rows are scanned as if they were one row.
-        group = min(len(x), max(1, WIDE // self.n_features))
+        """Add extents and sums of finite rows."""
+        for _, wide in self._wide_rows(x) if weight is None else [(None, readonly(x))]:
+            limbs = np.zeros((N_LIMBS, self.n_features), np.int64)
+            low, high = np.full(wide.shape[1], np.inf), np.full(wide.shape[1], -np.inf)
+            if weight is not None:
+                self._sums.n_not_finite += scan_weighted(wide, readonly(weight), limbs, low, high)
+                self._sums.add_table(limbs)
+            elif wide.dtype.kind in "iu" and wide.itemsize <= 2:
+                low, high = wide[0].copy(), wide[0].copy()
+                sums = np.zeros(wide.shape[1], np.int64)
+                scan_integers(wide, sums, low, high)
+                self._sums.add_units(UNIT, sums.reshape(-1, self.n_features).sum(axis=0))
+            else:
+                scan_floats(wide, limbs, low, high)
+                self._sums.add_table(limbs)
+            self._widen(low, high)
+
+    def _wide_rows(self, x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Yield slices of rows and these rows, where several short rows form one wide row."""
+        d = self.n_features
+        group = min(len(x), max(1, WIDE // d))
         whole = len(x) // group * group
-        for piece in (np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]):
-            if len(piece):
-                self._scan(readonly(np.ascontiguousarray(piece)), None)
+        for rows, n in ((slice(0, whole), group), (slice(whole, len(x)), 1)):
+            if rows.start < rows.stop:
+                yield rows, readonly(np.ascontiguousarray(x[rows])).reshape(-1, n * d)
+
+    def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
+        """Widen the extent by that of rows, which may consist of several data rows."""
+        self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
+        self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
         """Add sums of stored values, and update the common extent of all columns."""
@@ -250,28 +307,6 @@ class RowScan:
         self._sums.add(values, of_rows, x.indices[x.stored])
         self._low = np.minimum(self._low, values.min(initial=0.0))
         self._high = np.maximum(self._high, values.max(initial=0.0))
-
-    def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add extents and sums; each row of ``x`` may consist of several data rows."""
-        width, d = x.shape[1], self.n_features
-        if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
-            low, high = x[0].copy(), x[0].copy()
-            sums = np.zeros(width, np.int64)
-            scan_integers(x, sums, low, high)
-            self._sums.add_units(UNIT, sums.reshape(-1, d).sum(axis=0))
-        else:
-            is_fast = x.dtype == np.float32 and weight is None and x.size >= _MANY_VALUES
-            dtype = np.float32 if is_fast else np.float64
-            low, high = np.full(width, np.inf, dtype), np.full(width, -np.inf, dtype)
-            limbs = np.zeros((N_LIMBS, d), np.int64)
-            if weight is None:
-                run = scan_float32 if is_fast else scan_floats
-                run(x, limbs, low, high)
-            else:
-                self._sums.n_not_finite += scan_weighted(x, readonly(weight), limbs, low, high)
-            self._sums.add_table(limbs)
-        self._low = np.minimum(self._low, low.reshape(-1, d).min(axis=0))
-        self._high = np.maximum(self._high, high.reshape(-1, d).max(axis=0))
 
     def merge(self, other: RowScan) -> RowScan:
         """Add the rows of another scan in place, and return ``self``."""
