@@ -11,8 +11,8 @@ the share of the cost that are outside the directions. When a round gains no mor
 search continues in twice as many directions, and finally in all features.
 
 The means in all features, which give the exact cost and the model, are computed after the first
-pass over all rows, and when a round begins. Rows keep their labels when the search continues in
-more directions or in all features.
+pass over all rows, and when a round begins. Before, centres lie in the directions. Rows keep their
+labels when the search continues in more directions or in all features.
 
 The projected rows are held in memory: all rows, or a sample if all rows do not fit. The search on a
 sample ends when a round gains less than a twentieth of the reduction of the cost that the more
@@ -47,13 +47,7 @@ from largek_dask.algorithms.parts.directions import (
 )
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
-from largek_dask.algorithms.truncated.passes import (
-    STATE,
-    Pass,
-    PassDone,
-    given_labels,
-    stored_state,
-)
+from largek_dask.algorithms.truncated.passes import STATE, Pass, given_labels, stored_state
 from largek_dask.algorithms.truncated.schedule import on_all_rows
 from largek_dask.algorithms.truncated.search import TruncatedSearch, row_bytes
 from largek_dask.algorithms.truncated.state import TruncatedState
@@ -114,27 +108,21 @@ class ProjectedState:
     vectors: NDArray[Any]
     origin: NDArray[Any]
     centers: NDArray[Any]
-    """(k, d) means in all features: of all rows after the last round, or of a sample before the
-    first round."""
+    """(k, d) means in all features after the last round; before the first means, starting
+    centres."""
     counts: NDArray[np.float64]
     coarse: NDArray[Any]
     variance_outside: float
     """Share of the variance outside the directions."""
-    spread_outside: float
-    """Cost outside the directions if all centres lie in them, estimated on a sample."""
     cost_outside: float
-    """Cost outside the directions with the last means in all features."""
+    """Cost outside the directions with the last means in all features; before the first means, and
+    after a change of directions, an estimate."""
     cost: float = float("inf")
     round_cost: float = float("inf")
     """Value of ``cost`` when the last round began; infinity before the first round in these
     directions."""
     counted: CountedLabels = CountedLabels()
     """Labels with which the means were computed when the last round began."""
-    is_ahead: bool = False
-    """True if the centres of the search are better than ``centers``, which is possible only before
-    the first means of all rows are computed."""
-    expected: float = float("inf")
-    """Expected cost of all rows with the means of a sample; infinity without such means."""
     n_rows: int = 0
     """Number of searched rows if a sample is searched; 0 if all rows are searched."""
     scale: float = 1.0
@@ -152,6 +140,11 @@ class ProjectedState:
     def n_read(self) -> int:
         """Number of times that all rows were read: once for the projection, and once per round."""
         return 1 + self.counted.generation
+
+    @property
+    def has_means(self) -> bool:
+        """True if the means in all features have been computed."""
+        return self.counted.generation > 0
 
     @property
     def is_mostly_outside(self) -> bool:
@@ -232,7 +225,6 @@ class ProjectedSearch:
             counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
             variance_outside=outside.share,
-            spread_outside=outside.of_a_row * passes.statistics.total_weight,
             cost_outside=outside.of_a_row * passes.statistics.total_weight,
             n_rows=n_held,
         )
@@ -240,31 +232,14 @@ class ProjectedSearch:
     def step(
         self, passes: Passes, rng: Rng, state: ProjectedState
     ) -> tuple[ProjectedState | TruncatedState, Info]:
-        """Run one step; return a ``TruncatedState`` as soon as all features are used.
-
-        Means in all features are computed before a search on a small sample continues on another
-        one, after the first pass over all rows, and when a round begins.
-        """
+        """Run one step; return a ``TruncatedState`` as soon as all features are used."""
         view = _projected_rows(passes, rng, state.directions, state.n_rows)
         before = _rescaled(passes, view, state)
-        begun = before.search.schedule
-        has_means = before.counted.generation > 0
-        is_small = not (has_means or begun.everywhere or begun.searched)
-        sample = self.search.sample_of(view, rng, before.search)
-        rows = sample.take().rows if is_small and sample is not None else None
-        search, info, done = self.search.step_on(
-            view, rng, before.search, sample, labelled=is_small
-        )
+        search, info = self.search.step(view, rng, before.search)
         schedule = search.schedule
         state = replace(before, search=search)
-        if rows is not None and not schedule.everywhere:
-            state = self._with_sample_means(passes, view, state, rows, done)
-            return state, _record(info, state)
         has_ended = schedule.stage.name == "end"
-        expected = state.scale * schedule.cost + state.spread_outside
-        expected = _of_all_rows(expected, self._k, begun.n_rows)
-        state = replace(state, is_ahead=not has_means and expected < state.expected)
-        needs_means = search.everywhere and (schedule.opens_round or not has_means)
+        needs_means = search.everywhere and (schedule.opens_round or not state.has_means)
         if not (needs_means or has_ended):
             return state, _record(info, state)
         if not search.restores:
@@ -275,8 +250,8 @@ class ProjectedSearch:
         return replace(state, round_cost=state.cost) if is_judged else state, info
 
     def model(self, state: ProjectedState) -> CenterArrays:
-        """Return the centres of the last round, or the centres of the search if they are better."""
-        if not state.is_ahead:
+        """Return the last means in all features; before the first, the centres of the search."""
+        if state.has_means:
             return CenterArrays(state.centers, state.counts, state.origin)
         own = self.search.model(state.search)
         centers = _back_project(own.centers, state.directions)
@@ -287,7 +262,8 @@ class ProjectedSearch:
     ) -> TruncatedState:
         """Continue in all features, from the labels of all rows if these are known."""
         n_read = state.n_read
-        begun = self._next_search(passes, state, state.centers, state.coarse, labels, n_read)
+        centers = self.model(state).centers
+        begun = self._next_search(passes, state, centers, state.coarse, labels, n_read)
         begun = replace(begun, schedule=replace(begun.schedule, cost=state.cost))
         # After given labels, the generations of the history include these readings.
         return replace(begun, n_read=n_read) if labels is None else begun
@@ -332,48 +308,16 @@ class ProjectedSearch:
         values = 2 * min(table.n_rows * widest, MOST_VALUES) * itemsize
         return values + (held or table.n_rows) * (2 * 8 + 2 * row_bytes(itemsize))
 
-    def _with_sample_means(
-        self,
-        passes: Passes,
-        view: Passes,
-        state: ProjectedState,
-        rows: NDArray[np.int64],
-        done: PassDone,
-    ) -> ProjectedState:
-        """Compute means in all features from a sample, whose ``rows`` are positions in ``view``."""
-        assert done.labels is not None
-        order = np.argsort(rows)
-        numbers, labels = view.take().rows[rows[order]], done.labels[order]
-        state = self._counted(passes, state, numbers, labels, state.scale * done.scale, None)
-        return replace(state, expected=_of_all_rows(state.cost, self._k, len(rows)))
-
     def _with_means(self, passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
         """Compute the cost and the means of the clusters in all features.
 
         This is one pass over all rows, but rows whose label has not changed since the last such
-        pass are skipped.
+        pass are skipped. An empty cluster keeps the centre of the search.
         """
         labels = _labels(view, state.search)
         rows, known = view.take().rows, state.counted.labels
         numbers = None if len(rows) == passes.n_rows else rows
         replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
-        row_state = RowState(STATE, state.counted.generation + 1, replay, retain=True)
-        state = self._counted(passes, state, numbers, labels, state.scale, row_state)
-        return replace(state, counted=state.counted.then(labels))
-
-    def _counted(
-        self,
-        passes: Passes,
-        state: ProjectedState,
-        numbers: NDArray[np.int64] | None,
-        labels: NDArray[np.int32],
-        scale: float,
-        row_state: RowState | None,
-    ) -> ProjectedState:
-        """Compute the cost and the means of rows; ``scale`` is the weight of all rows over theirs.
-
-        An empty cluster keeps the centre of the search.
-        """
         (k, d), grid, n_threads = state.centers.shape, passes.statistics.grid, passes.threads.n
         total: AssignmentTotal[Tally] = passes.reduce(
             count_chunk,
@@ -382,22 +326,22 @@ class ProjectedSearch:
             state.step,
             start=partial(AssignmentTotal, k, d, grid),
             combine=AssignmentTotal.combine,
-            state=row_state,
+            state=RowState(STATE, state.counted.generation + 1, replay, retain=True),
             joined=True,
         )
-        known, empty = state.centers, total.sums.weights <= 0
+        centers, empty = state.centers, total.sums.weights <= 0
         if empty.any():
-            known = known.copy()
-            known[empty] = _back_project(state.search.centers[empty], state.directions)
-        centers = total.sums.means(known, n_threads)
-        cost = scale * total.sums.cost(centers, total.squares.value, n_threads)
+            centers = centers.copy()
+            centers[empty] = _back_project(state.search.centers[empty], state.directions)
+        centers = total.sums.means(centers, n_threads)
+        cost = state.scale * total.sums.cost(centers, total.squares.value, n_threads)
         return replace(
             state,
             centers=centers,
-            counts=scale * total.sums.counts,
+            counts=state.scale * total.sums.counts,
             cost=cost,
             cost_outside=max(0.0, cost - state.scale * state.search.schedule.cost),
-            is_ahead=False,
+            counted=state.counted.then(labels),
         )
 
     def _in_more_directions(
@@ -416,7 +360,7 @@ class ProjectedSearch:
                 labels = spread
             view.close()
             return self.in_all_features(passes, state, labels)
-        directions, outside = found
+        (directions, outside), total_weight = found, passes.statistics.total_weight
         n_held = rows_to_hold(passes.n_rows, m, self._k) or 0
         labels = None if n_held else labels
         view = _projected_rows(passes, rng, directions, n_held)
@@ -428,7 +372,7 @@ class ProjectedSearch:
             vectors=directions.vectors,
             origin=directions.origin,
             variance_outside=outside.share,
-            spread_outside=outside.of_a_row * passes.statistics.total_weight,
+            cost_outside=min(state.cost_outside, outside.of_a_row * total_weight),
             round_cost=float("inf"),
             n_rows=n_held,
         )
@@ -488,15 +432,6 @@ def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedS
     return replace(state, search=search, scale=scale)
 
 
-def _of_all_rows(cost: float, k: int, n: int) -> float:
-    """Estimate the cost of all rows from the cost of n rows in k clusters.
-
-    For rows with the variance s about their true means, the expected cost with the means of n rows
-    is (n - k) s for these rows, but (n + k) s for n other rows.
-    """
-    return cost * (1 + 2 * k / n)
-
-
 def _is_done(before: ProjectedState, after: ProjectedState) -> bool:
     """Return True if the last round gained too little to continue in these directions."""
     gained, n = before.round_cost - after.cost, after.n_rows
@@ -511,11 +446,7 @@ def _record(info: Info, state: ProjectedState) -> Info:
     if state.n_rows:
         extra["everywhere"] = 0.0
         extra["by_means"] = state.scale * info.extra["by_means"]
-    cost = state.cost
-    if state.is_ahead:
-        cost = state.scale * info.cost + state.spread_outside
-    elif state.counted.generation > 0:
-        cost = state.scale * info.cost + state.cost_outside
+    cost = state.scale * info.cost + state.cost_outside
     return replace(info, cost=cost, converged=False, extra=extra)
 
 

@@ -107,33 +107,8 @@ class TruncatedSearch:
         return Setting(table.n_rows, k, moves, rounds, length, table.is_sparse, work)
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
-        return self.step_on(passes, rng, state, self.sample_of(passes, rng, state))[:2]
-
-    def sample_of(self, passes: Passes, rng: Rng, state: TruncatedState) -> Passes | None:
-        """Return the sample of the next step; None if it uses all rows and does not probe."""
-        schedule = state.schedule
-        if schedule.everywhere and not schedule.task.probes:
-            return None
-        if state.far is not None:
-            return passes.subset(state.far.rows, state.far.shares)
-        if not schedule.everywhere:
-            return self.start_sample(passes, rng, schedule.n_rows)
-        n = split_rows(passes.row_values, self.problem.n_clusters)
-        return passes.subset(RowSample(rng, "split", n, ascending=True))
-
-    def step_on(
-        self,
-        passes: Passes,
-        rng: Rng,
-        state: TruncatedState,
-        sample: Passes | None,
-        *,
-        labelled: bool = False,
-    ) -> tuple[TruncatedState, Info, PassDone]:
-        """Run a step on the sample or on all rows; also return the results of its pass.
-
-        Probes always use the sample. ``labelled`` is True if the labels of a sample are needed.
-        """
+        """Run a step on a sample or on all rows; probes always use a sample."""
+        sample = self._sample(passes, rng, state)
         origin: Labels | None = None
         if state.schedule.task.kind == "start":
             assert sample is not None
@@ -146,7 +121,7 @@ class TruncatedSearch:
             state = replace(state, centers=centers, coarse=coarse)
         n_threads = passes.threads.n
         state = with_neighbours(state, n_threads)
-        done = _run_pass(passes, state, sample, origin, labelled or state.schedule.task.probes)
+        done = _run_pass(passes, state, sample, origin)
         moves, curve, misled = probe_sample(passes, state, done, sample)
         far, restart_rows = _far_sample(passes, rng, state, done)
         tally, k = done.total.tally, len(done.centers)
@@ -195,7 +170,19 @@ class TruncatedSearch:
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:
             sample.close()
-        return after, _info(state, done, schedule, back), done
+        return after, _info(state, done, schedule, back)
+
+    def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Passes | None:
+        """Return the sample of the next step; None if it uses all rows and does not probe."""
+        schedule = state.schedule
+        if schedule.everywhere and not schedule.task.probes:
+            return None
+        if state.far is not None:
+            return passes.subset(state.far.rows, state.far.shares)
+        if not schedule.everywhere:
+            return self.start_sample(passes, rng, schedule.n_rows)
+        n = split_rows(passes.row_values, self.problem.n_clusters)
+        return passes.subset(RowSample(rng, "split", n, ascending=True))
 
     def start(
         self, passes: Passes, rng: Rng, sample: Passes, known: NDArray[Any] | None = None
@@ -274,16 +261,11 @@ def split_rows(row_values: int, k: int) -> int:
 
 
 def _run_pass(
-    passes: Passes,
-    state: TruncatedState,
-    sample: Passes | None,
-    origin: Labels | None,
-    labelled: bool,
+    passes: Passes, state: TruncatedState, sample: Passes | None, origin: Labels | None
 ) -> PassDone:
     """Run the next pass over all rows or over the sample; call ``with_neighbours`` first.
 
     ``origin`` (m,) are the initial labels of the sample, if this first pass is not an anchor.
-    ``labelled`` returns the labels of the sample.
     """
     schedule, step = state.schedule, state.step + 1
     task, pass_, history = schedule.task, next_pass(passes, state), state.history
@@ -297,7 +279,7 @@ def _run_pass(
         n_rows, scale = passes.n_rows, 1.0
     else:
         assert sample is not None
-        wanted: Literal["all"] | None = "all" if labelled else None
+        wanted: Literal["all"] | None = "all" if task.probes else None
         total, labels = pass_over(sample, history, pass_, step, wanted, origin)
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())

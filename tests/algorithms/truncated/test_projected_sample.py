@@ -124,7 +124,7 @@ def test_stopped_among_projected_rows(x, k, steps):
     assert km.model_.counts.sum() == pytest.approx(weight.sum())
     cost = weight @ brute(x, km.cluster_centers_)
     assert km.inertia_ == pytest.approx(cost, rel=1e-6)
-    # That is of rows as they are labelled in few directions, with means of the rows of a sample.
+    # That is of rows as they are labelled in few directions.
     assert 0.9 < km.history_[-1]["cost"] / cost < 1.6
 
 
