@@ -60,8 +60,9 @@ from largek_dask.errors import ParameterError
 
 GATHERED = 2.0
 """Time per distance in a search of lists, relative to a search of all centres (measured)."""
-COPIES, DENSE_COPIES = 72, 16
-"""Maximum number of models in a checkpoint, for searches with and without lists of near centres."""
+COPIES, DENSE_COPIES = 24, 16
+"""Maximum number of models in a checkpoint, for searches with lists of near centres (besides those
+that are replayed when a round begins) and without."""
 USUAL_STEPS = 120
 """Approximate number of steps of a search, including steps on samples. Searches on the data sets of
 ``benchmarks.auto`` took 30 to 335 steps, and half of them took 80 to 170."""
@@ -178,12 +179,13 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         searched = bytes_of_held(table, largest, table.itemsize, 2 * kept, 2)
         others = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
         others = max(others, self._projected.held_bytes(table, table.itemsize))
+        setting = self._search.setting(table)
         # ``labels`` compares rows with coarse centres, centres of near cells, and lists.
         met = sqrt(k) + NEAR_CELLS * k / sqrt(k) + max(USUAL_LENGTHS)
         label_share = min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
         return Footprint(
             row_bytes=kept,
-            model_copies=DENSE_COPIES if self._search.setting(table).dense else COPIES,
+            model_copies=DENSE_COPIES if setting.dense else setting.most_replayed + COPIES,
             held_bytes=searched + others,
             passes_before=0,
             steps=USUAL_STEPS,

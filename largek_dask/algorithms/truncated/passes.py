@@ -423,12 +423,31 @@ def pass_over(
     return total, ordered
 
 
+def current_labels(passes: Passes, history: History[Pass], *, saved: bool = False) -> Labels:
+    """Return the labels of all rows after the last pass; ``saved``: before the last round."""
+    found: dict[int, Labels] = passes.reduce(
+        labels_chunk,
+        "saved" if saved else "labels",
+        start=dict,
+        combine=dict.__or__,
+        state=stored_state(passes, history),
+        joined=True,
+    )
+    return np.concatenate([found[begin] for begin in sorted(found)])
+
+
+def labels_chunk(chunk: Chunk, total: dict[int, Labels], name: str) -> None:
+    assert chunk.state is not None
+    total[chunk.start] = chunk.state[name]
+
+
 def given_labels(
     centers: Array, shift: Array, labels: Labels, generation: int = 1
 ) -> History[Pass]:
-    """Return the history of a search that continues from labels (n,) found elsewhere.
+    """Return the history of a search that continues from labels (n,).
 
-    No row state of this ``generation`` may exist, so that the labels are used.
+    Row state of this ``generation`` must not exist, or contain these labels. In the latter case,
+    the next pass must search all rows, because it may find bounds or none.
     """
     narrow = labels.astype(np.min_scalar_type(-len(centers)))
     return History(generation, (Pass("given", centers, shift, given=narrow),))

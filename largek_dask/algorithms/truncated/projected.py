@@ -47,7 +47,7 @@ from largek_dask.algorithms.parts.directions import (
 )
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
-from largek_dask.algorithms.truncated.passes import STATE, Pass, given_labels, stored_state
+from largek_dask.algorithms.truncated.passes import STATE, Pass, current_labels, given_labels
 from largek_dask.algorithms.truncated.schedule import on_all_rows
 from largek_dask.algorithms.truncated.search import TruncatedSearch, row_bytes
 from largek_dask.algorithms.truncated.state import TruncatedState
@@ -314,7 +314,7 @@ class ProjectedSearch:
         This is one pass over all rows, but rows whose label has not changed since the last such
         pass are skipped. An empty cluster keeps the centre of the search.
         """
-        labels = _labels(view, state.search)
+        labels = current_labels(view, state.search.history)
         rows, known = view.take().rows, state.counted.labels
         numbers = None if len(rows) == passes.n_rows else rows
         replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
@@ -350,7 +350,7 @@ class ProjectedSearch:
         """Continue in twice as many directions, or in all features if this saves little time."""
         m, found, labels = 2 * len(state.vectors), None, None
         if not state.n_rows and not state.search.schedule.dense:
-            labels = _labels(view, state.search)
+            labels = current_labels(view, state.search.history, saved=state.search.restores)
         if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
         if found is None:
@@ -397,19 +397,6 @@ def _projected_rows(passes: Passes, rng: Rng, directions: Directions, n_rows: in
     return passes.subset(ProjectedRows(directions, within))
 
 
-def _labels(view: Passes, state: TruncatedState) -> NDArray[np.int32]:
-    """Return the labels of all rows of ``view``, with which the next step begins."""
-    found: dict[int, NDArray[np.int32]] = view.reduce(
-        labels_chunk,
-        "saved" if state.restores else "labels",
-        start=dict,
-        combine=dict.__or__,
-        state=stored_state(view, state.history),
-        joined=True,
-    )
-    return np.concatenate([found[begin] for begin in sorted(found)])
-
-
 def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
     """Map projected points (k, m) back to all features; products are added in a fixed order."""
     back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
@@ -448,11 +435,6 @@ def _record(info: Info, state: ProjectedState) -> Info:
         extra["by_means"] = state.scale * info.extra["by_means"]
     cost = state.scale * info.cost + state.cost_outside
     return replace(info, cost=cost, converged=False, extra=extra)
-
-
-def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]], name: str) -> None:
-    assert chunk.state is not None
-    total[chunk.start] = chunk.state[name]
 
 
 def count_chunk(

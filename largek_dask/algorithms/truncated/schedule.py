@@ -77,6 +77,11 @@ LEAST_PASSES, MOST_PASSES = 2, 12
 MOST_REPLAYED = 48
 """Maximum number of passes since the last anchor when a round begins. If row state is lost, all
 these passes are repeated."""
+MOST_GIVEN = 1 << 21
+"""Maximum number of rows whose labels the driver holds as an anchor (8 MiB)."""
+HISTORY_VALUES = 1 << 26
+"""Maximum number of values of all centres of the passes since the last anchor when a round begins,
+if labels can be an anchor (256 MiB of float32; not tuned)."""
 
 # Lengths of lists.
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -105,6 +110,16 @@ class Setting:
     """Length of all lists; None if the search chooses it."""
     sparse: bool = False
     center_work: float = 0.0
+    n_features: int = 1
+
+    @property
+    def most_replayed(self) -> int:
+        """Maximum number of passes since the last anchor when a round over all rows begins."""
+        if self.dense or self.n_rows > MOST_GIVEN:
+            return MOST_REPLAYED
+        # A round begins after at least two passes: labels as an anchor, and a probe.
+        fit = HISTORY_VALUES // (self.n_clusters * self.n_features)
+        return min(MOST_REPLAYED, max(2, fit))
 
     @property
     def dense(self) -> bool:
@@ -128,6 +143,9 @@ class Task:
     worse (on B, 2.5 % instead of 1.9 % above the lowest cost)."""
     restarts: bool = False
     """True to begin with new centres, which are found on the sample."""
+    anchors: bool = False
+    """True to replace all earlier passes by the labels of the rows. The task must be a probe, which
+    searches all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,9 +422,12 @@ def _probe(now: Schedule) -> Task:
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     if now.everywhere and now.rounds.n >= now.setting.max_rounds:
         return _begin(now, "end", Task("all"))
-    if outcome.n_replayed > MOST_REPLAYED:
+    most = now.setting.most_replayed if now.everywhere else MOST_REPLAYED
+    if outcome.n_replayed > most:
         # If row state were lost, it would take too long to rebuild, so insert an anchor.
-        return _begin(now, "search", _pass(now, "all"))
+        if now.dense or now.n_rows > MOST_GIVEN:
+            return _begin(now, "search", _pass(now, "all"))
+        return _begin(now, "search", replace(_probe(now), anchors=True))
     if now.dense:
         # After moves, bounds do not prove which centre is nearest.
         return _begin(now, "round", _pass(now, "all" if outcome.n_moves else "unsettled"))

@@ -21,7 +21,13 @@ from largek_dask.algorithms.starts.samples import (
 )
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.truncated.far import FAR_COST, FAR_DISTANCE, FarSample, draw_rows
-from largek_dask.algorithms.truncated.passes import Pass, PassDone, pass_over
+from largek_dask.algorithms.truncated.passes import (
+    Pass,
+    PassDone,
+    current_labels,
+    given_labels,
+    pass_over,
+)
 from largek_dask.algorithms.truncated.probe import probe_sample
 from largek_dask.algorithms.truncated.schedule import (
     DENSE_CLUSTERS,
@@ -104,7 +110,8 @@ class TruncatedSearch:
         if table.is_sparse:
             work = center_work(table.n_features, table.row_values, k)
         moves = self.moves and k > 2
-        return Setting(table.n_rows, k, moves, rounds, length, table.is_sparse, work)
+        sparse, d = table.is_sparse, table.n_features
+        return Setting(table.n_rows, k, moves, rounds, length, sparse, work, d)
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """Run a step on a sample or on all rows; probes always use a sample."""
@@ -119,6 +126,9 @@ class TruncatedSearch:
             assert sample is not None
             centers, coarse, _ = self.start(passes, rng, sample, state.centers)
             state = replace(state, centers=centers, coarse=coarse)
+        if state.schedule.task.anchors:
+            table = passes if sample is None or state.schedule.everywhere else sample
+            state = replace(state, history=_anchored(table, state.history))
         n_threads = passes.threads.n
         state = with_neighbours(state, n_threads)
         done = _run_pass(passes, state, sample, origin)
@@ -258,6 +268,13 @@ def sample_sizes_of(table: TableShape, k: int) -> tuple[int, ...]:
 def split_rows(row_values: int, k: int) -> int:
     """Return the maximum size of the sample on which splits are tried."""
     return min(256 * k, (1 << 26) // row_values)
+
+
+def _anchored(table: Passes, history: History[Pass]) -> History[Pass]:
+    """Return a history in which the labels of the rows replace all passes."""
+    assert history.last is not None
+    labels, last = current_labels(table, history), history.last
+    return given_labels(last.centers, last.shift, labels, history.generation)
 
 
 def _run_pass(

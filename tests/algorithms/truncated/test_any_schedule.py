@@ -50,6 +50,7 @@ BEGINS: dict[str, list[Any]] = {
     "moves": [False, True],
     "rounds": [None, None, None, 0, 1, 2, 5],
     "length": [None, None, None, 2, 24, 300],
+    "n_features": [1, 64, 10_000],
     "guided": [False, True],
     "tol": [0.0, 1e-4, 1.0],
 }
@@ -96,6 +97,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         moves: bool,
         rounds: int | None,
         length: int | None,
+        n_features: int,
         shares: list[int],
         guided: bool,
         tol: float,
@@ -103,7 +105,12 @@ class ScheduleMachine(RuleBasedStateMachine):
         """Any search, on any samples that are smaller than all rows."""
         samples = tuple(share * k for share in sorted(shares) if share < a_center)
         setting = Setting(
-            a_center * k, k, moves and k > 2, MOST_ROUNDS if rounds is None else rounds, length
+            a_center * k,
+            k,
+            moves and k > 2,
+            MOST_ROUNDS if rounds is None else rounds,
+            length,
+            n_features=n_features,
         )
         self.schedule = first_schedule(setting, samples, guided=guided or bool(samples))
         self.tol = tol
@@ -146,6 +153,11 @@ class ScheduleMachine(RuleBasedStateMachine):
         if self.back:
             # What was undone is not repeated.
             self.n_replayed = self.n_replayed_at_round
+        if task.anchors:
+            assert task.probes, "the pass must search all rows"
+            assert self.rows == ("all" if schedule.everywhere else n), "their labels are known"
+            assert schedule.stage.name == "search", "no round can be undone"
+            self.n_replayed = 1
         self.n_replayed = 1 if anchor else self.n_replayed + 1
         probed = task.probes and schedule.searched and not schedule.dense
         self.rows = "all" if schedule.everywhere else n
@@ -169,7 +181,8 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.rounds_lower_the_cost_or_are_undone()
         self.the_search_ends_after_a_probe()
         # What is lost can be made again in a bounded number of passes.
-        assert self.n_replayed <= MOST_REPLAYED + 2 * MOST_PASSES
+        most = schedule.setting.most_replayed if schedule.everywhere else MOST_REPLAYED
+        assert self.n_replayed <= most + 2 * MOST_PASSES
 
     def count(self) -> None:
         """Count the situations that the machine has met."""
@@ -179,8 +192,9 @@ class ScheduleMachine(RuleBasedStateMachine):
             self.met[how, dense, last.everywhere] += 1
         elif last.stage.name == "round" and last.task.probes:
             self.met["kept", dense, last.everywhere] += 1
-        self.met["restarted rounds"] += (
-            self.schedule.stage.name == "search" and self.schedule.task.kind == "all"
+        task = self.schedule.task
+        self.met["anchored", task.kind] += self.schedule.stage.name == "search" and (
+            task.anchors or task.kind == "all"
         )
         self.met["without cost"] += self.done.cost == 0 and not last.everywhere
 
@@ -266,7 +280,8 @@ def test_schedules_under_random_outcomes() -> None:
         for everywhere in (True, False):
             for what in ("kept", "undone", "undone without a probe"):
                 assert ScheduleMachine.met[what, dense, everywhere] > 0
-    assert ScheduleMachine.met["restarted rounds"] > 0
+    assert ScheduleMachine.met["anchored", "all"] > 0
+    assert ScheduleMachine.met["anchored", "lists"] > 0
     assert ScheduleMachine.met["without cost"] > 0
 
 
@@ -301,15 +316,18 @@ def test_a_round_without_changes_ends_the_search_only_after_a_probe():
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_an_anchor_precedes_a_round_after_too_many_passes(more):
+@pytest.mark.parametrize("n_rows", [1_000_000, 10_000_000])
+def test_an_anchor_precedes_a_round_after_too_many_passes(more, n_rows):
     schedule = replace(in_round(3, 90.0), task=Task("lists", 32, probes=True))
+    schedule = replace(schedule, setting=replace(schedule.setting, n_rows=n_rows))
     done = Outcome(90.0, 1e5, 10, MOST_REPLAYED + more, n_moves=3, curve=NOTHING)
     schedule, back = stepped(schedule, done)
     assert not back
     assert schedule.opens_round == (more == 0)
-    assert (schedule.stage.name, schedule.task.kind) == (("round", "lists"), ("search", "all"))[
-        more
-    ]
+    assert schedule.stage.name == ("round", "search")[more]
+    is_many = n_rows > 1_000_000
+    assert schedule.task.anchors == (more == 1 and not is_many), "labels of fewer rows are held"
+    assert schedule.task.kind == ("all" if more and is_many else "lists")
 
 
 def test_a_sample_of_cost_zero_does_not_end_the_search():
