@@ -70,6 +70,15 @@ QUANTISED = [f"{SUPER}, {kind}" for kind in ("sq8", "lvq4", "rabitq")]
 EXACT = ["faiss", "scikit-learn", "scikit-learn-intelex"]
 NAMES = [SUPER, *QUANTISED, "pylance", *EXACT]
 SUPER_AIM, AIM = 6.0, 15.0
+SHOWN = [SUPER, "faiss", "scikit-learn"]
+SHORT = {
+    "768": "embeddings (synthetic)",
+    "768-16384": "embeddings (synthetic)",
+    "glosses": "definitions of WordNet, as TF-IDF",
+    "patches16": "patches of photographs",
+    "sift200k": "SIFT descriptors",
+}
+"""Libraries and sets in README."""
 
 
 def prepare_cell(cell: str, folder: Path, seed: str) -> tuple[str, int]:
@@ -125,21 +134,44 @@ def compare(
     return {"case": cell, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals}
 
 
+def cells_of(record: dict[str, Any], names: list[str]) -> list[str]:
+    """Return the size of a set, the speedups over some libraries, and their lowest inertia."""
+    cells = [f"{record['n']:,} × {record['d']:,}", f"{record['k']:,}"]
+    for name in names:
+        least = auto.least_and_median(auto.factors(record, name, LEAST_SECONDS))
+        cells.append(f"{least[1]:.1f}x ({least[0]:.1f}x)" if least else "–")
+    end = float(np.median([run["energies"][-1] for run in record["runs"]]))
+    lowest = min(p["energy"] for points in record["rivals"].values() for p in points)
+    return [*cells, f"{100 * (lowest / end - 1):+.2f} %"]
+
+
+HEAD = ["rows × features", "clusters"]
+LOWEST = "lowest inertia of the others"
+
+
+def readme_table(result: dict[str, Any]) -> str:
+    """Return a table of some sets and libraries."""
+    found = {record["case"]: record for record in result["records"]}
+    rows = [[SHORT[case], *cells_of(found[case], SHOWN)] for case in SHORT if case in found]
+    note = (
+        "For embeddings in thousands of clusters, the table shows the same, for calls of at least "
+        "half a second, in CPU seconds on one thread. This table was made by "
+        f"`python -m benchmarks.embeddings {result['options']}--write`."
+    )
+    return "\n".join([*table_of(["data", *HEAD, *SHOWN, LOWEST], rows), "", note])
+
+
 def table(result: dict[str, Any]) -> str:
     """Return a table of speedups by cell and library."""
-    rows, missed = [], 0
-    names = [n for n in NAMES if any(n in record["rivals"] for record in result["records"])]
-    for record in result["records"]:
-        cells = [record["case"], f"{record['n']:,} × {record['d']:,}", f"{record['k']:,}"]
-        for name in names:
-            found = auto.factors(record, name, LEAST_SECONDS)
-            aim = SUPER_AIM if name.startswith(SUPER) else AIM
-            missed += sum(factor < aim for _, factor in found)
-            least = auto.least_and_median(found)
-            cells.append(f"{least[1]:.1f}x ({least[0]:.1f}x)" if least else "–")
-        end = float(np.median([run["energies"][-1] for run in record["runs"]]))
-        lowest = min(p["energy"] for points in record["rivals"].values() for p in points)
-        rows.append([*cells, f"{100 * (lowest / end - 1):+.2f} %"])
+    records = result["records"]
+    names = [name for name in NAMES if any(name in record["rivals"] for record in records)]
+    missed = sum(
+        factor < (SUPER_AIM if name.startswith(SUPER) else AIM)
+        for record in records
+        for name in names
+        for _, factor in auto.factors(record, name, LEAST_SECONDS)
+    )
+    rows = [[record["case"], *cells_of(record, names)] for record in records]
     threads = result.get("threads", 1)
     times = "CPU seconds on one thread" if threads == 1 else f"wall seconds on {threads} threads"
     note = (
@@ -152,8 +184,7 @@ def table(result: dict[str, Any]) -> str:
         f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.embeddings "
         f"{result['options']}--write`."
     )
-    head = ["set", "rows × features", "clusters", *names, "lowest inertia of the others"]
-    return "\n".join([*table_of(head, rows), "", note])
+    return "\n".join([*table_of(["set", *HEAD, *names, LOWEST], rows), "", note])
 
 
 def main() -> None:
