@@ -52,7 +52,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "pass": ("algorithms.truncated.search.pass_over",),
     "order": ("algorithms.truncated.passes.order_by_label",),
     "count": ("algorithms.truncated.passes.count_rows",),
-    "means": ("algorithms.truncated.search.TruncatedSearch.step_on",),
+    "means": ("algorithms.truncated.search.TruncatedSearch.step",),
     "probe": ("algorithms.truncated.search.probe_sample",),
     "labels": ("driver.starts.Starts._last_pass",),
     "driver": (),
