@@ -199,7 +199,13 @@ def _insert(hashes, n, sorted_hashes, places, recent, numbers):
         if recent[slot] == own:
             continue
         recent[slot] = own
-        at = np.searchsorted(sorted_hashes[:n], own)
+        at, end = 0, n
+        while at < end:
+            middle = (at + end) // 2
+            if sorted_hashes[middle] < own:
+                at = middle + 1
+            else:
+                end = middle
         if at < n and sorted_hashes[at] == own:
             continue
         place = n
