@@ -160,6 +160,22 @@ def test_bad_rows_are_found_and_left_out(dtype, weighted):
     assert earlier.finish().first_bad == 100 + bad[0]
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("d", [3, 70])
+@pytest.mark.parametrize("smallest", [1.0, 2.0**-90])
+def test_one_bad_value_anywhere(bad, d, smallest):
+    """In whole groups of rows or the rest, and where values differ little or very much."""
+    good = np.random.default_rng(0).normal(size=(45, d)).astype("f4")
+    good[2, 1] = smallest
+    for row in (0, 7, 44):
+        x = good.copy()
+        x[row, d - 1] = bad
+        found, expected = scan(x).finish(), scan(np.delete(x, row, axis=0)).finish()
+        assert (found.n_bad, found.first_bad, found.n_rows) == (1, row, 44)
+        assert found.max_abs == expected.max_abs
+        assert found.mean.tobytes() == expected.mean.tobytes()
+
+
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, -np.inf])
 def test_bad_weights_are_found_and_left_out(bad):
     x = np.arange(8.0).reshape(4, 2)
