@@ -154,8 +154,9 @@ def readme_table(result: dict[str, Any]) -> str:
     found = {record["case"]: record for record in result["records"]}
     rows = [[SHORT[case], *cells_of(found[case], SHOWN)] for case in SHORT if case in found]
     note = (
-        "For embeddings in thousands of clusters, the table shows the same, for calls of at least "
-        "half a second, in CPU seconds on one thread. This table was made by "
+        "This table shows the same speedups with thousands of clusters, for calls of at least half "
+        "a second, in CPU seconds on one thread. A dash means that the library was not measured "
+        "([all sets](docs/results/default.md#embeddings-in-many-clusters)). This table was made by "
         f"`python -m benchmarks.embeddings {result['options']}--write`."
     )
     return "\n".join([*table_of(["data", *HEAD, *SHOWN, LOWEST], rows), "", note])

@@ -119,6 +119,7 @@ def _extent_of_float32(x, bits, low, high):
 
 @njit
 def _are_finite(values):
+    # Only finite numbers give 0.
     total = np.float64(0)
     for i in range(values.shape[0]):
         total += np.float64(values[i]) * 0.0

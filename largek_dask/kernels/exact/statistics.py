@@ -257,6 +257,7 @@ class RowScan:
         for rows, wide in self._wide_rows(x):
             low = np.full(wide.shape[1], np.inf, np.float32)
             extents.append((low, np.full_like(low, -np.inf)))
+            # Without compilation, numpy would warn of hashes that overflow, and of NaN.
             with np.errstate(over="ignore", invalid="ignore"):
                 args = wide, limbs, *extents[-1], words[rows], factors, hashes[rows]
                 if not scan_float32(*args):
