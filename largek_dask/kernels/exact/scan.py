@@ -37,8 +37,8 @@ def scan_float32(x, limbs, low, high, words, factors, hashes):
     value is split into a multiple of 2^(e - 38) and a remainder of at most half of this unit. The
     sum of 2^15 multiples stays below 2^53 units and is exact in float64. The sum of the remainders
     is exact as well if all remainders are multiples of 2^(e - 76). The last bit of a float32 is at
-    least 2^-24 times its leading bit, so this fails only if some value is 2^51 times smaller than
-    another value. The values of such a block are added one at a time.
+    least 2^-24 times its leading bit, so this fails only for values that are 2^51 times smaller
+    than another value. Such values are added one at a time.
     """
     n, width = x.shape
     step = min(BLOCK_ROWS, max(4, BLOCK_VALUES // width))
@@ -54,10 +54,10 @@ def scan_float32(x, limbs, low, high, words, factors, hashes):
         # All values are below 2^exponent and are multiples of 2^last.
         exponent = (np.float64(largest).view(np.int64) >> 52) - 1022
         last = max((np.int64(least) + 1) >> 23, np.int64(1)) - 150
-        if largest == _ZERO or last < exponent - 2 * _PART_BITS:
-            if not _are_finite(block.reshape(-1)):
-                return False
-            _add_each(block.reshape(-1), limbs)
+        has_small = last < exponent - 2 * _PART_BITS
+        if (largest == _ZERO or has_small) and not _are_finite(block.reshape(-1)):
+            return False
+        if largest == _ZERO:
             continue
         added += len(block)
         if added > BLOCK_ROWS or exponent != was:
@@ -68,7 +68,13 @@ def scan_float32(x, limbs, low, high, words, factors, hashes):
             was, added = exponent, len(block)
         # Adding 1.5 * 2^52 units rounds a value to whole units.
         magic = np.int64((exponent - _PART_BITS + 52 + 1023) << 52).view(np.float64) * 1.5
-        _add_parts(block, magic, first, rest)
+        if has_small:
+            limit = np.uint32(exponent - 2 * _PART_BITS + 150) << np.uint32(23)
+            _add_parts(
+                _without_small(block, block.view(np.uint32), limit, limbs), magic, first, rest
+            )
+        else:
+            _add_parts(block, magic, first, rest)
         if not _are_finite(rest):
             return False
     _add_each(first, limbs)
@@ -124,6 +130,19 @@ def _are_finite(values):
     for i in range(values.shape[0]):
         total += np.float64(values[i]) * 0.0
     return total == 0.0
+
+
+@njit
+def _without_small(x, bits, limit, limbs):
+    """Add the values whose magnitude is below ``limit``, as bits; return the others, in a copy."""
+    out = np.empty_like(x)
+    for i in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            out[i, f] = x[i, f] if (bits[i, f] & _SIZE_BITS) >= limit else _ZERO
+        for f in range(x.shape[1]):
+            if out[i, f] != x[i, f]:
+                add_one(limbs, 0, f % limbs.shape[1], np.float64(x[i, f]))
+    return out
 
 
 @njit
