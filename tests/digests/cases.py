@@ -32,6 +32,10 @@ BAD, BAD_WEIGHTED = Table("bad"), Table("bad", dtype="float64", weights="some")
 SMALL, SMALL64 = Table(n=500), Table(n=500, dtype="float64", weights="some")
 LINE, LINE64 = Table(d=1), Table(d=1, dtype="float64", weights="some")
 SAMPLED = Table(n=140_000, d=3)
+WORDS, WORDS_WEIGHTED = (
+    Table("words", n=7_000, d=800),
+    Table("words", n=7_000, d=800, weights="some"),
+)
 SMALL_CSR = Table(dtype="csr", n=960)
 MANY, MANY64 = Table(n=80_050, d=3), Table(n=80_050, d=3, dtype="float64", weights="some")
 MANY_HELD = Table(n=80_050, d=3, stored=False)
@@ -203,6 +207,9 @@ def _truncated() -> Iterator[Case]:
     for table in (FLOAT32, FLOAT64, UINT8, WEIGHTED):
         yield case(table, 60, lk.Truncated(directions=10))
     yield case(LARGE, 135, lk.Truncated(directions=4))
+    # Random directions before all features.
+    yield case(WORDS, 60)
+    yield case(WORDS_WEIGHTED, 150)
     # Samples before all rows: one of them, or one after the other.
     for table in (LARGE, LARGE64, LARGE8):
         for k in (10, 120):

@@ -114,8 +114,23 @@ def _bad(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
     return x
 
 
+def _words(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
+    """Most of the eight words of a topic, and another word; the variance is in all directions."""
+    words, of, every = (
+        (d * uniform(1_000, 8)).astype(int),
+        (1_000 * uniform(n)).astype(int),
+        np.arange(n),
+    )
+    x = np.zeros((n, d))
+    for word in words[of].T:
+        x[every, word] += uniform(n) < 0.75
+    x[every, (d * uniform(n)).astype(int)] += 1
+    return x
+
+
 KINDS = {
-    "groups": _groups, "far": _far, "tails": _tails, "few": _few, "flat": _flat, "bad": _bad
+    "groups": _groups, "far": _far, "tails": _tails, "few": _few, "flat": _flat, "bad": _bad,
+    "words": _words,
 }  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def test_everything_happened(fits, drawn):
     assert {extra["back"] for extra in ends} == {0, 1}
     assert any(extra["steps_per_reading"] > 2 for extra in (s["extra"] for s in steps))
     widths = {case: {s["extra"]["features"] for s in km.history_} for case, (km, _) in fits.items()}
-    assert sum(len(features) > 1 for features in widths.values()) == 5, "few directions, then all"
+    assert sum(len(features) > 1 for features in widths.values()) == 7, "few directions, then all"
+    assert sum(133 in features for features in widths.values()) == 2, "random directions"
     assert len(drawn) >= 5
     assert all(len(far.rows) for far in drawn)
     assert stops(fits) == {"converged", "max_iter"}

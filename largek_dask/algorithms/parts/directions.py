@@ -1,9 +1,12 @@
-"""Approximate principal directions of rows, and the share of variance outside them.
+"""Approximate principal directions of rows, the variance outside them, and random directions.
 
-The directions are computed by subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A.
-Tropp, Finding structure with randomness: probabilistic algorithms for constructing approximate
+Principal directions are computed by subspace iteration on a sample (N. Halko, P. G. Martinsson, J.
+A. Tropp, Finding structure with randomness: probabilistic algorithms for constructing approximate
 matrix decompositions, SIAM Review 2011, algorithm 4.4). Only the span of the directions is needed,
 so the small eigenproblem at the end of that algorithm is omitted.
+
+Random directions preserve all distances approximately, wherever the variance is (W. B. Johnson, J.
+Lindenstrauss, Extensions of Lipschitz mappings into a Hilbert space, 1984).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
+from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.projection import Directions, orthonormal, project
@@ -63,6 +67,48 @@ def principal_directions(
     if len(vectors) < m:
         return None
     return Directions.of(np.concatenate([before, vectors.astype(dtype)]), origin)
+
+
+def with_random_directions(
+    principal: Directions, n_principal: int, n_directions: int, rng: Rng
+) -> Directions | None:
+    """Return the first principal directions, followed by random ones; None if there are fewer.
+
+    Random directions are orthogonal, and so long that squared lengths of projected rows are, on
+    average, squared lengths of the rows.
+    """
+    before, d, n = (
+        principal.vectors[:n_principal],
+        principal.vectors.shape[1],
+        n_directions - n_principal,
+    )
+    signs = rng.generator(0, "random directions").integers(0, 2, (n, d)) * 2.0 - 1.0
+    vectors = _complement(before, signs)
+    if len(vectors) < n:
+        return None
+    vectors *= np.sqrt((d - n_principal) / n)
+    return Directions.of(np.concatenate([before, vectors.astype(before.dtype)]), principal.origin)
+
+
+def lost_nearness(
+    x: NDArray[Any], others: NDArray[Any], directions: Directions, n_threads: int = 1
+) -> float:
+    """Return 0 if the rows of ``others`` nearest to rows ``x`` can be found by projections.
+
+    The result is 1 if rows with the nearest projections are as far away as other rows in the same
+    places, and otherwise between, in proportion to the sums of squared distances. There are at
+    least as many rows ``others`` as ``x``, and both are in random order.
+    """
+    packed = pack_centers(others, directions.origin)
+    seen = [project(rows, directions, n_threads) for rows in (x, others)]
+    found = nearest(seen[0], pack_centers(seen[1], np.zeros_like(seen[1][0])))
+    totals = []
+    for labels in (nearest(x, packed), found, np.arange(len(x), dtype=np.int32)):
+        total = ExactSums(1)
+        total.add(squared_distances(x, packed, labels))
+        totals.append(float(total.value))
+    least, own, most = totals
+    return (own - least) / (most - least) if most > least else 1.0
 
 
 def _complement(before: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float64]:

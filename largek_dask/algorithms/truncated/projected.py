@@ -43,7 +43,9 @@ from largek_dask.algorithms.parts.directions import (
     SAMPLE_ROWS,
     LeftOut,
     left_out,
+    lost_nearness,
     principal_directions,
+    with_random_directions,
 )
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
@@ -51,11 +53,15 @@ from largek_dask.algorithms.truncated.passes import STATE, Pass, current_labels,
 from largek_dask.algorithms.truncated.schedule import on_all_rows
 from largek_dask.algorithms.truncated.search import TruncatedSearch, row_bytes
 from largek_dask.algorithms.truncated.state import TruncatedState
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.projection import Directions, project
 
 NARROWEST = 32
 """Initial number of directions. With 16 directions, a quarter of the variance of set C (784
 features) is outside the directions."""
+LAST_SAVED = 12
+FEW = 500
+MOST_LOST = 0.15
 LEAST_SAVED = 4
 """Minimum number of features per direction; with fewer, projection saves little time."""
 MOST_VARIANCE_OUTSIDE = 0.175
@@ -76,6 +82,12 @@ MOST_VALUES = 1 << 26
 a sample of the rows is searched."""
 LEAST_ROWS = 64
 """Minimum number of rows per cluster in a sample that is searched (not tuned)."""
+FEATURES_PER_DIRECTION = 6
+"""Number of features per direction if the first directions hold little of the variance."""
+COMPARED_ROWS = 500
+"""Number of rows whose nearest rows are compared with the nearest projected rows."""
+MOST_LOST = 0.15
+"""Maximum relative increase of squared distances if nearest rows are chosen by projections."""
 FAR_OUT = 4.0
 """A row is an outlier if its largest value exceeds the 99th percentile over the rows by this
 factor. With 20 outliers in 20,000 rows, an interrupted search on 9,000 rows ended at 10^5 times the
@@ -183,9 +195,34 @@ class ProjectedSearch:
                 return found
             if found[1].share > 2 * MOST_VARIANCE_OUTSIDE:
                 # Twice as many directions would only halve the variance outside (on mnist).
-                return None
+                return self._last_directions(passes, rng, found[0])
             m, known = 2 * m, found[0]
         return None
+
+    def _last_directions(
+        self, passes: Passes, rng: Rng, known: Directions
+    ) -> tuple[Directions, LeftOut] | None:
+        """Return more directions, of which most are random if principal ones mislead more.
+
+        The result is None if projections onto few directions do not show which rows are near.
+        ``known`` are the first principal directions.
+        """
+        m, n_threads = passes.n_features // FEATURES_PER_DIRECTION, passes.threads.n
+        if m <= NARROWEST or not saves(passes, m, self._k):
+            return None
+        found = self._more_directions(passes, rng, m, known)
+        mixed = found and with_random_directions(found[0], m // 4, m, rng)
+        if found is None or mixed is None:
+            return None
+        x = self.search.start_sample(passes, rng, 2 * SAMPLE_ROWS).take().x[-SAMPLE_ROWS:]
+        rows, others = x[:COMPARED_ROWS], x[COMPARED_ROWS:]
+        lost, lost_mixed = (
+            lost_nearness(rows, others, directions, n_threads) for directions in (found[0], mixed)
+        )
+        if min(lost, lost_mixed) > MOST_LOST:
+            return None
+        # The projections estimate the whole cost if random directions represent all others.
+        return found if lost <= lost_mixed else (mixed, LeftOut(1.0, 0.0))
 
     def _more_directions(
         self, passes: Passes, rng: Rng, m: int, known: Directions | None = None
@@ -399,7 +436,9 @@ def _projected_rows(passes: Passes, rng: Rng, directions: Directions, n_rows: in
 
 def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
     """Map projected points (k, m) back to all features; products are added in a fixed order."""
-    back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
+    lengths = row_squares(directions.vectors, np.zeros_like(directions.origin))
+    vectors = directions.vectors / np.where(lengths > 2, lengths, 1)[:, None].astype(points.dtype)
+    back = Directions.of(np.ascontiguousarray(vectors.T), np.zeros_like(points[0]))
     out: NDArray[Any] = project(points, back) + directions.origin
     return out
 

@@ -9,7 +9,13 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import ProjectedRows, Rng, RowSample
-from largek_dask.algorithms.parts.directions import LeftOut, left_out, principal_directions
+from largek_dask.algorithms.parts.directions import (
+    LeftOut,
+    left_out,
+    lost_nearness,
+    principal_directions,
+    with_random_directions,
+)
 from largek_dask.algorithms.truncated import projected
 from largek_dask.algorithms.truncated.projected import ProjectedSearch
 from largek_dask.data.sources import open_rows
@@ -96,6 +102,38 @@ def test_fewer_directions_than_asked_for():
     x = np.outer(np.arange(50.0), np.ones(6)).astype("f4")
     assert principal_directions(x, None, x.mean(axis=0), Rng(0), 1) is not None
     assert principal_directions(x, None, x.mean(axis=0), Rng(0), 2) is None
+
+
+def test_random_directions_keep_lengths():
+    x = np.random.default_rng(0).normal(size=(400, D)).astype("f4")
+    origin = np.zeros(D, "f4")
+    known = Directions.of(np.eye(FEW, D, dtype="f4"), origin)
+    found = with_random_directions(known, 3, 13, Rng(0))
+    scaled = np.diag([1.0] * 3 + [(D - 3) / 10] * 10)
+    assert np.abs(found.vectors @ found.vectors.T - scaled).max() < 1e-5
+    assert (found.vectors[:3] == known.vectors[:3]).all()
+    ratio = (project(x, found) ** 2).sum() / (x**2).sum()
+    assert ratio == pytest.approx(1, abs=0.1)
+    assert with_random_directions(known, 3, D, Rng(0)) is not None
+    assert with_random_directions(known, 3, D + 1, Rng(0)) is None
+
+
+def test_lost_nearness():
+    """Rows are near each other in eight features; all others are noise."""
+    r = np.random.default_rng(0)
+    groups = 10 * r.normal(size=(50, 8))
+    x = np.hstack([groups[r.integers(50, size=900)], r.normal(size=(900, 8))]).astype("f4")
+    axes, origin = np.eye(16, dtype="f4"), np.zeros(16, "f4")
+    rows, others = x[:300], x[300:]
+
+    def lost(which):
+        return lost_nearness(rows, others, Directions.of(axes[which], origin), 2)
+
+    assert lost(slice(None)) == 0
+    assert 0 < lost(slice(8)) < 0.05
+    assert lost(slice(8, 16)) > 0.9
+    same = np.ones((20, 3), "f4")
+    assert lost_nearness(same, same, Directions.of(np.eye(2, 3, dtype="f4"), same[0]), 1) == 1
 
 
 # --- rows as they are seen ------------------------------------------------------------------------
@@ -222,6 +260,64 @@ def test_auto_directions(monkeypatch):
     assert widths(fit(flat, directions="auto", max_iter=5)) == [0]
     monkeypatch.undo()
     assert widths(fit(rich, directions="auto", max_iter=5)) == [0]
+
+
+def words(n=N, d=800, topics=1_000):
+    """Counts of words, of which every topic has its own; no few directions hold the variance."""
+    r = np.random.default_rng(0)
+    own = r.integers(d, size=(topics, 8))
+    x = np.zeros((n, d), "f4")
+    for row, of in zip(x, own[r.integers(topics, size=n)], strict=True):
+        row[r.choice(of, 6)] += 1
+        row[r.integers(d)] += 1
+    return x
+
+
+def fit_words(data, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(projected, "LEAST_VALUES", 1)
+        return fit(data, directions="auto", **options)
+
+
+@pytest.fixture(scope="module")
+def by_words():
+    return fit_words(words(), n_threads=1)
+
+
+def test_random_directions(by_words):
+    x, m = words(), 800 // 6
+    origin = x.mean(axis=0)
+    principal = principal_directions(x, None, origin, Rng(0), m)
+    mixed = with_random_directions(principal, m // 4, m, Rng(0))
+    lost, lost_mixed = (lost_nearness(x[:500], x[500:], one) for one in (principal, mixed))
+    assert lost_mixed < lost < projected.MOST_LOST
+    assert widths(by_words) == [m, 0]
+    costs = [step["cost"] for step in by_words.history_]
+    first = firsts(by_words)[0]
+    # The cost in these directions is about the cost in all features.
+    assert costs[first] == pytest.approx(costs[first - 1], rel=0.1)
+    brute = ((x[:, None] - by_words.cluster_centers_[None]) ** 2).sum(axis=2).min(axis=1).sum()
+    assert by_words.inertia_ == pytest.approx(brute, rel=1e-5)
+    assert by_words.inertia_ < 1.02 * fit(x, directions=0).inertia_
+
+
+def test_random_directions_with_threads_and_chunks(by_words, tmp_path):
+    x, url = words(), str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=250, progress=False)
+    assert bits(fit_words(x, n_threads=3)) == bits(by_words)
+    assert bits(fit_words(url, memory_limit=1)) == bits(by_words)
+
+
+@pytest.mark.parametrize("last", [1, 4, 12])
+def test_stopped_and_resumed_in_random_directions(by_words, tmp_path, last):
+    x, folder = words(), str(tmp_path / "checkpoints")
+    part = fit_words(x, max_iter=last, checkpoint=folder)
+    assert widths(part) == [800 // 6]
+    # The centres of the first models lie in the span of the directions.
+    brute = ((x[:, None] - part.cluster_centers_[None]) ** 2).sum(axis=2).min(axis=1).sum()
+    assert part.inertia_ == pytest.approx(brute, rel=1e-5)
+    assert part.inertia_ < 1.5 * by_words.inertia_
+    assert bits(fit_words(x, checkpoint=folder)) == bits(by_words)
 
 
 def test_cost_at_the_beginning_of_a_round(x, monkeypatch):
