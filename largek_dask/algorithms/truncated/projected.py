@@ -1,10 +1,14 @@
-"""Search on rows projected onto a few principal directions, before the search in all features.
+"""Search on rows projected onto a few directions, before the search in all features.
 
-If a few directions hold most of the variance, distances between projected rows approximate
-distances in all features and take a fraction of the time. For an orthonormal projection P, ``||x -
-c||^2 = ||P x - P c||^2 + ||x' - c'||^2``, where x' and c' are the components orthogonal to the
-directions. So the cost of a partition is its cost in the projection plus a cost outside the
+If a few principal directions hold most of the variance, distances between projected rows
+approximate distances in all features and take a fraction of the time. For an orthonormal projection
+P, ``||x - c||^2 = ||P x - P c||^2 + ||x' - c'||^2``, where x' and c' are the components orthogonal
+to the directions. So the cost of a partition is its cost in the projection plus a cost outside the
 directions, which the search ignores.
+
+If principal directions hold little of the variance, random directions may represent the others:
+they preserve squared distances on average, and the cost outside is the error of this estimate. A
+sample shows which directions keep near rows near, and whether any do.
 
 The relative loss is about a twentieth of the product of two shares: the share of the variance and
 the share of the cost that are outside the directions. When a round gains no more than that, the
