@@ -153,7 +153,7 @@ def workers(folder: Path) -> dict[str, Any]:
     }
     assert found["1"]["costs"] == found["2"]["costs"]
     seconds, idle = ({n: run[kind] for n, run in found.items()} for kind in ("seconds", "idle"))
-    return seconds | {"rows": float(WORKERS_ROWS), "idle": idle}
+    return seconds | {"rows": float(WORKERS_ROWS), "idle": idle, "cpu": cpu_description()}
 
 
 def large(folder: Path) -> list[dict[str, Any]]:
@@ -229,29 +229,19 @@ def large_tables(records: list[dict[str, Any]]) -> list[str]:
     return [*table_of(head, ours), *between, *table_of(rivals, theirs)]
 
 
-def idle_text(found: dict[str, Any]) -> str:
-    if "idle" not in found:
-        return ""
-    one, two = (100 * found["idle"][n] for n in ("1", "2"))
-    return (
-        f" Workers computed nothing in {one:.0f} % of the time with one worker, and in {two:.0f} % "
-        f"with two (target: {100 * IDLE_AIM:.0f} %)."
-    )
-
-
 def table(result: dict[str, Any]) -> str:
-    lines: list[str] = []
-    if "workers" in result:
-        one, two = (result["workers"][n] for n in ("1", "2"))
-        lines = [
-            f"A fit of {result['workers']['rows']:,.0f} rows of 32 features with k = 4,000 took "
-            f"{one:.1f} seconds on one worker and {two:.1f} seconds on two, a speedup of "
-            f"{one / two:.2f} (target: {WORKERS_AIM}).{idle_text(result['workers'])}",
-            "",
-        ]
+    found = result["workers"]
+    (one, two), (idle, idle_two) = (
+        [part[n] for n in ("1", "2")] for part in (found, found["idle"])
+    )
     return "\n".join(
         [
-            *lines,
+            f"A fit of {found['rows']:,.0f} rows of 32 features with k = 4,000 took {one:.1f} "
+            f"seconds on one worker and {two:.1f} seconds on two, a speedup of {one / two:.2f} "
+            f"(target: {WORKERS_AIM}). Workers computed nothing in {100 * idle:.0f} % of the time "
+            f"with one worker, and in {100 * idle_two:.0f} % with two (target: "
+            f"{100 * IDLE_AIM:.0f} %). Processor: {found['cpu']}.",
+            "",
             f"The next table is for {STORED_ROWS:,} stored rows of 32 features, a quarter of which "
             f"fit into memory, with k = {STORED_CLUSTERS:,}. The columns show how often all rows "
             "were read, the number of steps, and the seconds of wall time until the energy was "
@@ -265,8 +255,8 @@ def table(result: dict[str, Any]) -> str:
             "",
             *large_tables(result.get("large", [])),
             "",
-            f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.auto_scale "
-            "--write`.",
+            f"Processor of these tables: {result['cpu']}. This section was made by `python -m "
+            "benchmarks.auto_scale --write`.",
         ]
     )
 
@@ -280,7 +270,9 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
     args = parse(parser, child)
-    result = read_result("auto_scale") | {"cpu": cpu_description()}
+    result = read_result("auto_scale")
+    if args.only != ["workers"]:
+        result["cpu"] = cpu_description()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "workers" in args.only:
