@@ -43,7 +43,7 @@ from benchmarks.common import (
     rounded,
 )
 from benchmarks.curves import AUTO, LLOYD, Task, measure
-from benchmarks.sets import at_hand, embeddings, glosses, patches, prepare, sentences
+from benchmarks.sets import at_hand, embeddings, prepare
 from benchmarks.tables import publish, table_of
 from largek_dask.passes.local import available_cpus
 
@@ -86,16 +86,12 @@ SHORT = {
 
 def prepare_cell(cell: str, folder: Path, seed: str) -> tuple[str, int]:
     """Write the rows of a cell to a file; return its path and the number of clusters."""
-    if cell == "sift200k":
+    if cell in REAL:
         return str(prepare(cell, folder)), REAL[cell]
     path = folder / f"{cell}.npy"
-    if cell in GENERATED:
-        n, d, decay, k = GENERATED[cell]
-        np.save(path, embeddings(n, d, decay, generator_of_commit(seed, CELLS.index(cell))))
-        return str(path), k
-    made = {"sentences": sentences, "glosses": lambda: glosses(768)}
-    np.save(path, made.get(cell, lambda: patches(16, 100_000))())
-    return str(path), REAL[cell]
+    n, d, decay, k = GENERATED[cell]
+    np.save(path, embeddings(n, d, decay, generator_of_commit(seed, CELLS.index(cell))))
+    return str(path), k
 
 
 Points = list[dict[str, Any]]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,8 @@ def prepare(name: str, folder: Path) -> Path:
         np.save(out, generate(name))
     elif name in STRUCTURELESS:
         np.save(out, structureless(name))
-    elif name == "patches":
-        np.save(out, patches())
-    elif name == "embeddings":
-        np.save(out, embeddings(50_000, 768))
+    elif name in MADE:
+        np.save(out, MADE[name]())
     else:
         np.save(out, np.load(source / f"{name}.npz")["X"].astype(np.float32))
     return out
@@ -237,3 +235,12 @@ def drawn(number: int, name: str) -> tuple[NDArray[np.float32], int]:
         x = r.random((n, d))
     print(f"drawn{number}: {kind}, {n:,} x {d}, k = {k}", flush=True)
     return x.astype(np.float32), k
+
+
+MADE: dict[str, Callable[[], NDArray[np.float32]]] = {
+    "patches": patches,
+    "patches16": lambda: patches(16, 100_000),
+    "embeddings": lambda: embeddings(50_000, 768),
+    "glosses": lambda: glosses(768),
+    "sentences": sentences,
+}
