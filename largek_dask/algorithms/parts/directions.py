@@ -69,24 +69,19 @@ def principal_directions(
     return Directions.of(np.concatenate([before, vectors.astype(dtype)]), origin)
 
 
-def with_random_directions(
-    principal: Directions, n_principal: int, n_directions: int, rng: Rng
-) -> Directions | None:
-    """Return the first principal directions, followed by random ones; None if there are fewer.
+def with_random_directions(principal: Directions, n_directions: int, rng: Rng) -> Directions | None:
+    """Return principal directions, followed by random ones; None if there are fewer.
 
     Random directions are orthogonal, and so long that squared lengths of projected rows are, on
     average, squared lengths of the rows.
     """
-    before, d, n = (
-        principal.vectors[:n_principal],
-        principal.vectors.shape[1],
-        n_directions - n_principal,
-    )
+    before, d = principal.vectors, principal.vectors.shape[1]
+    n = n_directions - len(before)
     signs = rng.generator(0, "random directions").integers(0, 2, (n, d)) * 2.0 - 1.0
     vectors = _complement(before, signs)
     if len(vectors) < n:
         return None
-    vectors *= np.sqrt((d - n_principal) / n)
+    vectors *= np.sqrt((d - len(before)) / n)
     return Directions.of(np.concatenate([before, vectors.astype(before.dtype)]), principal.origin)
 
 

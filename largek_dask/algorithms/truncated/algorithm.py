@@ -98,11 +98,11 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     directions : int or "auto"
         Number of principal directions in which the search begins; it continues in more directions
         and then in all features. "auto": the smallest number that holds most of the variance, if
-        there are at least 128 features and this saves time; otherwise a sixth of the features, most
-        of them random directions if these are better, if near rows stay near. 0: begin in all
-        features, as with given centres. Projected rows are held in memory. If they have more than 2^26 values (256 MiB),
-        only a sample is used; if that has fewer than 64 rows per cluster, the search begins in all
-        features.
+        there are at least 128 features and this saves time; otherwise, these and random directions,
+        a sixth of the features in all, if near rows stay near. 0: begin in all features, as with
+        given centres. Projected rows are held in memory. If they have more than 2^26 values (256
+        MiB), only a sample is used; if that has fewer than 64 rows per cluster, the search begins
+        in all features.
 
     Notes
     -----
