@@ -173,7 +173,7 @@ def table(result: dict[str, Any]) -> str:
         for _, factor in auto.factors(record, name, LEAST_SECONDS)
     )
     rows = [[record["case"], *cells_of(record, names)] for record in records]
-    seeds = [len(record["runs"]) for record in records]
+    seeds = " or ".join(map(str, sorted({len(record["runs"]) for record in records})))
     threads = result.get("threads", 1)
     times = "CPU seconds on one thread" if threads == 1 else f"wall seconds on {threads} threads"
     note = (
@@ -182,8 +182,7 @@ def table(result: dict[str, Any]) -> str:
         "in brackets the minimum. The last column is the lowest inertia of the other libraries, "
         f"relative to that of `KMeans` after {LIMIT:g} s. Times are {times}. The aim is "
         f"{SUPER_AIM:g} for SuperKMeans and {AIM:g} for the others; {missed} points miss it. "
-        f"Values are medians of {min(seeds)} to {max(seeds)} seeds; cells and libraries were "
-        "measured in turns. "
+        f"Values are medians of {seeds} seeds; cells and libraries were measured in turns. "
         f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.embeddings "
         f"{result['options']}--write`."
     )
