@@ -63,9 +63,6 @@ from largek_dask.kernels.projection import Directions, project
 NARROWEST = 32
 """Initial number of directions. With 16 directions, a quarter of the variance of set C (784
 features) is outside the directions."""
-LAST_SAVED = 12
-FEW = 500
-MOST_LOST = 0.15
 LEAST_SAVED = 4
 """Minimum number of features per direction; with fewer, projection saves little time."""
 MOST_VARIANCE_OUTSIDE = 0.175
@@ -214,16 +211,17 @@ class ProjectedSearch:
         Otherwise return None.
         """
         m, n_threads = passes.n_features // FEATURES_PER_DIRECTION, passes.threads.n
-        x, _, _ = self.search.start_sample(passes, rng, 2 * SAMPLE_ROWS).take()
-        others = x[-SAMPLE_ROWS:]
-        if m <= NARROWEST or not saves(passes, m, self._k) or self._misses_outliers(passes, x, m):
+        n = min(passes.n_rows, 2 * SAMPLE_ROWS)
+        x, _, _ = self.search.start_sample(passes, rng, n).take()
+        if m <= NARROWEST or len(x) < 2 * COMPARED_ROWS or not saves(passes, m, self._k):
             return None
         found = with_random_directions(known, m, rng)
-        if found is None:
+        if found is None or self._misses_outliers(passes, x, m):
             return None
+        # The directions were not computed from these rows if there are enough others.
+        rows, others = x[-COMPARED_ROWS:], x[-SAMPLE_ROWS:-COMPARED_ROWS]
         before, after = (
-            lost_nearness(others[:COMPARED_ROWS], others[COMPARED_ROWS:], directions, n_threads)
-            for directions in (known, found)
+            lost_nearness(rows, others, directions, n_threads) for directions in (known, found)
         )
         # Projections onto random directions estimate the whole cost.
         return (found, LeftOut(1.0, 0.0)) if after <= MOST_LOST * before else None

@@ -308,6 +308,15 @@ def test_random_directions_with_threads_and_chunks(by_words, tmp_path):
     assert bits(fit_words(url, memory_limit=1)) == bits(by_words)
 
 
+@pytest.mark.parametrize("n", [80, 999, 1_500])
+def test_random_directions_of_few_rows(n):
+    """With fewer than 1,000 rows, a sample does not show which directions are good."""
+    x = words(n)
+    km = fit_words(x, k=20)
+    assert widths(km) == ([0] if n < 1_000 else [133, 0])
+    assert km.inertia_ < 1.05 * fit(x, 20, directions=0).inertia_
+
+
 @pytest.mark.parametrize("last", [1, 4, 12])
 def test_stopped_and_resumed_in_random_directions(by_words, tmp_path, last):
     x, folder = words(), str(tmp_path / "checkpoints")
