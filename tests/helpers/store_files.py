@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -40,7 +41,9 @@ def copied(version: str, folder: Path) -> Path:
     if stored.is_dir():
         shutil.copytree(stored, folder, dirs_exist_ok=True)
     else:
-        shutil.unpack_archive(f"{stored}.tar.gz", folder, filter="data")
+        # Python 3.11.2, which is Debian 12's, has no filters.
+        chosen: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        shutil.unpack_archive(f"{stored}.tar.gz", folder, **chosen)
     rename(folder, HERE, str(folder))
     os.utime(folder / "rows.npy", (WRITTEN, WRITTEN))
     return folder

@@ -90,7 +90,7 @@ COMPARED_ROWS = 500
 """Number of rows whose nearest rows are compared with the nearest projected rows."""
 MOST_LOST = 0.5
 """Random directions are used if they lose at most this share of the nearness that the principal
-directions lose. The share is 0.06 on definitions of WordNet as TF-IDF, and about 1 on sentence
+directions lose. The share is 0.05 on definitions of WordNet as TF-IDF, and about 1 on sentence
 embeddings and noise, where a search in all features is as fast."""
 FAR_OUT = 4.0
 """A row is an outlier if its largest value exceeds the 99th percentile over the rows by this
