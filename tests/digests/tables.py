@@ -116,11 +116,8 @@ def _bad(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
 
 def _words(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
     """Most of the eight words of a topic, and another word; the variance is in all directions."""
-    words, of, every = (
-        (d * uniform(1_000, 8)).astype(int),
-        (1_000 * uniform(n)).astype(int),
-        np.arange(n),
-    )
+    words = (d * uniform(1_000, 8)).astype(int)
+    of, every = (1_000 * uniform(n)).astype(int), np.arange(n)
     x = np.zeros((n, d))
     for word in words[of].T:
         x[every, word] += uniform(n) < 0.75

@@ -7,8 +7,8 @@ to the directions. So the cost of a partition is its cost in the projection plus
 directions, which the search ignores.
 
 If principal directions hold little of the variance, random directions may represent the others:
-they preserve squared distances on average, and the cost outside is the error of this estimate. A
-sample shows which directions keep near rows near, and whether any do.
+they preserve squared distances on average, and the cost outside is the error of this estimate. They
+are used if a sample shows that rows near each other stay near in the projection.
 
 The relative loss is about a twentieth of the product of two shares: the share of the variance and
 the share of the cost that are outside the directions. When a round gains no more than that, the
@@ -84,14 +84,15 @@ a sample of the rows is searched."""
 LEAST_ROWS = 64
 """Minimum number of rows per cluster in a sample that is searched (not tuned)."""
 FEATURES_PER_DIRECTION = 6
-"""Number of features per direction if most directions are random. With 4 instead, definitions of
-WordNet as TF-IDF reach the energy of SuperKMeans with 2 refinements in twice the time."""
+"""Number of features per direction if most directions are random. With 4 instead, ``glosses`` of
+``benchmarks.embeddings`` reach the energy of SuperKMeans with 2 refinements in twice the time (one
+run)."""
 COMPARED_ROWS = 500
 """Number of rows whose nearest rows are compared with the nearest projected rows."""
 MOST_LOST = 0.5
 """Random directions are used if they lose at most this share of the nearness that the principal
-directions lose. The share is 0.05 on definitions of WordNet as TF-IDF, and about 1 on sentence
-embeddings and noise, where a search in all features is as fast."""
+directions lose. The share is 0.05 on ``glosses``, and about 1 on ``sentences`` of
+``benchmarks.embeddings`` and on noise, where a search in all features is as fast (one run)."""
 FAR_OUT = 4.0
 """A row is an outlier if its largest value exceeds the 99th percentile over the rows by this
 factor. With 20 outliers in 20,000 rows, an interrupted search on 9,000 rows ended at 10^5 times the
