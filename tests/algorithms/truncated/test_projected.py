@@ -308,6 +308,12 @@ def test_random_directions_with_threads_and_chunks(by_words, tmp_path):
     assert bits(fit_words(url, memory_limit=1)) == bits(by_words)
 
 
+def test_random_directions_on_workers(by_words, cluster2, tmp_path):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(words(), url, chunk_rows=250, progress=False)
+    assert bits(fit_words(url, client=cluster2)) == bits(by_words)
+
+
 @pytest.mark.parametrize("n", [80, 999, 1_500])
 def test_random_directions_of_few_rows(n):
     """With fewer than 1,000 rows, a sample does not show which directions are good."""
