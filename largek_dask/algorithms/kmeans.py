@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, TableShape
+from largek_dask.algorithms.base import Chunk, Passes, RowState, TableShape
 from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.parts.relocation import relocate_empty
@@ -23,6 +23,11 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_d
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.rows import compute_dtype
 
+STATE = "nearest"
+"""Name of the row state with the labels of the last pass."""
+RENEWED = 8
+"""If at most one centre in this number has moved after the last pass, rows are compared only with
+these centres (not tuned)."""
 FAR_VALUES = 1 << 22
 """Maximum number of values that are converted to dense rows at a time."""
 
@@ -70,7 +75,42 @@ def nearest_center(arrays: CenterArrays, dtype: DTypeLike = np.float32) -> Label
 def _nearest_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], centers: PackedCenters
 ) -> NDArray[np.int32]:
+    return _counted(chunk, sums, centers, nearest_pruned(chunk.x, centers)[0])
+
+
+def _renewed_chunk(
+    chunk: Chunk,
+    sums: dict[str, ExactSums],
+    centers: PackedCenters,
+    moved: NDArray[np.int32],
+    those: PackedCenters,
+) -> NDArray[np.int32]:
+    """Do the same as ``_nearest_chunk``, if only some centres have ``moved`` since the last pass.
+
+    ``moved`` (m,) are their ascending indices, and ``those`` are these centres.
+    """
+    assert chunk.state is not None
+    labels, x = chunk.state["labels"].copy(), chunk.x
+    others = moved[nearest_pruned(x, those)[0]]
+    before, after = (squared_distances(x, centers, part) for part in (labels, others))
+    nearer = (after < before) | ((after == before) & (others < labels))
+    lost = np.isin(labels, moved)
+    labels[nearer] = others[nearer]
+    labels[lost] = nearest_pruned(x[lost], centers)[0]
+    return _counted(chunk, sums, centers, labels)
+
+
+def keep_nearest(chunk: Chunk, total: object, centers: PackedCenters) -> None:
+    """Keep the labels of a chunk as its row state."""
     labels, _ = nearest_pruned(chunk.x, centers)
+    exact_distances(chunk.x, centers, labels)
+    chunk.keep(labels=labels)
+
+
+def _counted(
+    chunk: Chunk, sums: dict[str, ExactSums], centers: PackedCenters, labels: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Add rows to the inertia and the counts; return their labels, corrected for far rows."""
     distances = exact_distances(chunk.x, centers, labels)
     sums["inertia"].add(distances, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
@@ -127,23 +167,34 @@ class KMeansProblem(Problem):
         """
         n_distinct = None
         searched, rounds = arrays, len(arrays.centers)
+        labelling, state = self.labelling(arrays), RowState(STATE, 1)
         while True:
-            found = label_rows(self.labelling(arrays))
+            found = label_rows(replace(labelling, state=state))
             counts = found.sums["counts"].values
             empty = np.flatnonzero(counts == 0)
             if not len(empty) or self.empty_clusters == "keep" or not rounds:
                 break
             rounds -= 1
             packed = pack_centers(arrays.centers, arrays.shift)
-            centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
+            state = RowState(STATE, state.generation + 1, ((packed,),), keep_nearest, int)
+            centers, _, distinct = relocate_empty(
+                passes, packed, arrays.centers, empty, state=state
+            )
             if distinct is not None:
                 # Means of equal rows are rounded, so the rows themselves become centres.
                 n_distinct = len(distinct[0])
                 centers = centers.copy()
                 centers[distinct[0]] = distinct[1]
-            if np.array_equal(centers, arrays.centers):
+            moved = np.flatnonzero((centers != arrays.centers).any(axis=1)).astype(np.int32)
+            if not len(moved):
                 break
             arrays = replace(arrays, centers=centers)
+            labelling = self.labelling(arrays)
+            # Labels of few features or sparse rows are not decided by ``squared_distances``.
+            if not (passes.is_sparse or packed.direct) and RENEWED * len(moved) <= len(centers):
+                those = moved, pack_centers(centers[moved], arrays.shift)
+                broadcast = (*labelling.broadcast, *those)
+                labelling = replace(labelling, chunk_fn=_renewed_chunk, broadcast=broadcast)
         inertia = found.sum_of("inertia")
         return Final(
             searched.after_last_pass(arrays.centers, counts, inertia),

@@ -22,7 +22,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.exact.numbers import ExactSums
 
 if TYPE_CHECKING:
-    from largek_dask.algorithms.base import Passes, TableShape
+    from largek_dask.algorithms.base import Passes, RowState, TableShape
 
 SKIPPED = -1
 """Label of a row with NaN or infinity."""
@@ -60,6 +60,8 @@ class Labelling:
     expect: Callable[..., None] | None = None
     """``expect(n_rows, *broadcast)`` is called before a trial on few rows, so that ``chunk_fn``
     treats them like ``n_rows`` rows. None if the number of rows makes no difference."""
+    state: RowState | None = None
+    """Row state in which the result of ``chunk_fn`` is kept as "labels"; None: it is not kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,9 @@ def label_chunk(
 ) -> None:
     """Label the rows of a chunk, add them to the sums, and write or keep their labels."""
     labels = label(chunk, total.sums, *model)
+    chunk.keep(labels=labels)
     if chunk.bad is not None:
-        labels[chunk.bad] = skipped
+        labels = np.where(chunk.bad, labels.dtype.type(skipped), labels)
         total.sums["n_bad"].add(chunk.bad.astype(np.float64))
     if writer is not None:
         writer.write(chunk.start, labels)
@@ -104,6 +105,7 @@ def label_rows(
             *labelling.broadcast,
             start=partial(LabelTotal.of, labelling.sums),
             combine=LabelTotal.combine,
+            state=labelling.state,
             chunks=chunks,
         )
         start, stop = int(table[chunks[0]]), int(table[chunks[-1] + 1])

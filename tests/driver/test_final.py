@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import zarr
 
+from largek_dask.algorithms import kmeans
 from largek_dask.algorithms.choices import EmptyClusters
-from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem, exact_distances
+from largek_dask.algorithms.parts import relocation
 from largek_dask.algorithms.problem import Final
+from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import GROUP_CHUNKS, LabelStore, group_chunks
+from largek_dask.kernels.blocks import sparse_rows
+from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import rows_of
@@ -60,6 +66,57 @@ def test_centres_without_rows_stay_where_they_are_if_they_may() -> None:
     assert (final.n_empty, final.value) == (1, 2.0)
     np.testing.assert_array_equal(final.arrays.centers, arrays.centers)
     np.testing.assert_array_equal(final.arrays.counts, [3, 0])
+
+
+@pytest.mark.parametrize("layout", ["f4", "f8", "u1", "8 features", "sparse", "far"])
+def test_moved_centres_get_the_same_rows_as_in_a_search_of_all(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows with ties and without weight; at least 20 of 240 centres without rows."""
+    r = np.random.default_rng(3)
+    x = r.integers(0, 3, (3_000, 8 if layout == "8 features" else 12)).astype("f4")
+    x[::7] += r.random(x[::7].shape)
+    x[-2:] += 1e19 if layout == "far" else 9.0
+    if layout == "8 features":
+        x = np.float32(0.1) + np.float32(0.6) * x  # (more ties in float32 than in float64)
+    x = x.astype(layout if layout in ("f8", "u1") else "f4")
+    weight = r.integers(0, 3, 3_000).astype(float)
+    centers = x[r.choice(3_000, 240, replace=False)].astype("f8" if layout == "f8" else "f4")
+    centers[::12] += 50
+    centers[12] = centers[0]
+    arrays = CenterArrays(centers, np.zeros(240), x[:100].mean(axis=0).astype(centers.dtype))
+    rows = rows_of(x, [250] * 12, weight)
+    table = sparse_rows(x) if layout == "sparse" else x
+    if layout == "sparse":
+        rows = open_rows(scipy.sparse.csr_matrix(x), sample_weight=weight)
+    searched, search = [], kmeans.nearest_pruned
+
+    def counted(some: Any, packed: Any) -> Any:
+        searched.append(len(some) * packed.n_clusters)
+        return search(some, packed)
+
+    for module in (kmeans, relocation):
+        monkeypatch.setattr(module, "nearest_pruned", counted)
+    found = []
+    # With several groups, the labels of the first groups are computed again.
+    for group_rows in (3_000, 700):
+        monkeypatch.setattr(labels_module, "GROUP_ROWS", group_rows)
+        searched.clear()
+        told: list[int] = []
+        with LocalPasses(rows, n_threads=2) as passes:
+            final = finish(passes, arrays, "relocate", told.append)
+        found.append(final.arrays.centers)
+        assert (final.n_empty, told.count(3_000)) == (0, 2)
+        if layout in ("f4", "f8", "u1", "far"):
+            n_times = sum(searched) / (3_000 * 240)
+            assert n_times < 1.3 if group_rows == 3_000 else 1.7 < n_times < 2.3
+        packed = pack_centers(final.arrays.centers, arrays.shift)
+        labels = nearest(table, packed)
+        exact_distances(table, packed, labels)
+        np.testing.assert_array_equal(final.labels, labels)
+        np.testing.assert_array_equal(final.arrays.counts, np.bincount(labels, weight, 240))
+    assert 20 <= (found[0] != centers).any(axis=1).sum() <= 30
+    np.testing.assert_array_equal(*found)
 
 
 def test_groups_have_a_minimum_number_of_chunks() -> None:

@@ -115,7 +115,7 @@ def test_centers_that_the_last_pass_moves_are_those_of_the_path(
 
     moved = []
 
-    def relocated(passes: Any, packed: Any, centers: Any, empty: Any) -> Relocation:
+    def relocated(passes: Any, packed: Any, centers: Any, empty: Any, **_: Any) -> Relocation:
         moved.append(empty.tolist())
         centers = centers.copy()
         centers[empty] = X[0]

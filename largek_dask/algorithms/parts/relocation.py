@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, RowSlice
+from largek_dask.algorithms.base import Chunk, Passes, RowSlice, RowState
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, squared_distances
@@ -161,10 +161,11 @@ def farthest_chunk(
 ) -> None:
     """Add the rows of a chunk that differ from their centre.
 
-    ``several`` is a mask of the clusters to search. If None, all clusters are searched, and those
-    with distinct rows are recorded.
+    If the chunk has row state, it contains the labels. ``several`` is a mask of the clusters to
+    search. If None, all clusters are searched, and those with distinct rows are recorded.
     """
-    labels, _ = nearest_pruned(chunk.x, centers)
+    known = chunk.state
+    labels = nearest_pruned(chunk.x, centers)[0] if known is None else known["labels"]
     distances = squared_distances(chunk.x, centers, labels)
     x = chunk.x
     rows = chunk.numbers()
@@ -195,6 +196,7 @@ def relocate_empty(
     centers: NDArray[Any],
     empty: NDArray[np.int64],
     rows: RowSlice | None = None,
+    state: RowState | None = None,
 ) -> Relocation:
     """Move centres without rows to the rows that are farthest from their own centres.
 
@@ -209,6 +211,8 @@ def relocate_empty(
         Indices of clusters without rows. Some stay empty if too few clusters hold distinct rows.
     rows : RowSlice, optional
         The rows that are assigned to centres; None for all rows.
+    state : RowState, optional
+        Row state with ``labels``, if the nearest centres are known.
     """
 
     def search(several: NDArray[np.bool_] | None) -> FarthestRows:
@@ -218,6 +222,7 @@ def relocate_empty(
             several,
             start=partial(FarthestRows, len(empty), len(centers), passes.n_features, centers.dtype),
             combine=FarthestRows.combine,
+            state=state,
             rows=rows,
         )
         return found

@@ -186,7 +186,7 @@ def test_chunks_and_repeats_change_no_candidate(layout: str) -> None:
 
 class Piece:
     def __init__(self, x: Any, start: int, weight: Any = None) -> None:
-        self.x, self.start, self.weight = x, start, weight
+        self.x, self.start, self.weight, self.state = x, start, weight, None
 
     def numbers(self) -> Any:
         return self.start + np.arange(len(self.x))
