@@ -23,13 +23,14 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import GROUP_CHUNKS, LabelStore, group_chunks
 from largek_dask.kernels.blocks import sparse_rows
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.passes.base import BasePasses
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import rows_of
 
 
 def finish(
-    passes: LocalPasses,
+    passes: BasePasses,
     arrays: CenterArrays,
     empty_clusters: EmptyClusters,
     told: Callable[[int], None] | None = None,
@@ -70,7 +71,7 @@ def test_centres_without_rows_stay_where_they_are_if_they_may() -> None:
 
 @pytest.mark.parametrize("layout", ["f4", "f8", "u1", "8 features", "sparse", "far"])
 def test_moved_centres_get_the_same_rows_as_in_a_search_of_all(
-    layout: str, monkeypatch: pytest.MonkeyPatch
+    layout: str, worker_clients: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows with ties and without weight; at least 20 of 240 centres without rows."""
     r = np.random.default_rng(3)
@@ -116,7 +117,12 @@ def test_moved_centres_get_the_same_rows_as_in_a_search_of_all(
         np.testing.assert_array_equal(final.labels, labels)
         np.testing.assert_array_equal(final.arrays.counts, np.bincount(labels, weight, 240))
     assert 20 <= (found[0] != centers).any(axis=1).sum() <= 30
-    np.testing.assert_array_equal(*found)
+    with ClusterPasses(rows, worker_clients(2)) as passes:
+        final = finish(passes, arrays, "relocate")
+        assert passes.n_workers == 2
+    np.testing.assert_array_equal(final.labels, labels)
+    for centers in found:
+        np.testing.assert_array_equal(final.arrays.centers, centers)
 
 
 def test_groups_have_a_minimum_number_of_chunks() -> None:
