@@ -41,12 +41,6 @@ here."""
 MIXTURES = "vc-gmm"
 
 
-def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:
-    """Return the public name of an algorithm, or its class name if it has none."""
-    names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
-    return next(names, type(algorithm).__name__)
-
-
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any, Any] | Auto:
     """Return the algorithm with this name and effort; an algorithm object is returned unchanged.
 

@@ -13,12 +13,7 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.bounds import pruned
 from largek_dask.kernels.bounds.boxes import Boxes
 from largek_dask.kernels.bounds.prefix import Prefix, least_work
-from largek_dask.kernels.bounds.pruned import (
-    expect_rows,
-    nearest_pruned,
-    nearest_two_pruned,
-    prunes_most,
-)
+from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from tests.helpers.covering import every_two, in_turns, slow
 
@@ -248,14 +243,6 @@ def test_rows_for_which_it_does_not_pay_cost_little_more(limits, searched, name,
     n_evaluated = label(x.astype(dtype), pack_centers(centers.astype(dtype), np.zeros(d, dtype)))
     work = (sum(done) + n_evaluated / k) / n
     assert work < (0.9 if order == "good first" else 1.1)
-
-
-def test_most_is_pruned_where_both_features_and_centres_are_many():
-    assert prunes_most(4_000, 768)
-    assert prunes_most(1_000, 784)
-    assert not prunes_most(100_000, 32), "these are in boxes"
-    assert not prunes_most(1_000, 50)
-    assert not prunes_most(4, 768)
 
 
 # --- the number of directions --------------------------------------------------------------------

@@ -203,11 +203,6 @@ def _search_densely(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> 
     return len(x) * packed.n_clusters
 
 
-def prunes_most(k: int, d: int) -> bool:
-    """Return True if pruning is expected to take at most a quarter of a dense pass."""
-    return d > BOXED_FEATURES and 4 * least_work(k, d, SIZES[FIRST]) <= k * d
-
-
 def _may_pay(packed: PackedCenters) -> bool:
     k, d = packed.n_clusters, packed.n_features
     if d <= BOXED_FEATURES:
