@@ -116,15 +116,24 @@ def test_nearest_centers__numpy_and_the_kernel_sort_alike(m, monkeypatch):
     np.testing.assert_array_equal(nearest_centers(packed, m), by_numpy)
 
 
-@pytest.mark.parametrize("n", [3, 500, 1024, 1025, 4099])
-def test_rank__sorts_ties_by_place(n):
-    values = np.random.default_rng(n).integers(0, 40, n).astype(np.float32)
-    ranked = np.empty(min(n, 30), np.int32)
+@pytest.mark.parametrize("n", [1, 3, 500, 4099])
+@pytest.mark.parametrize("kind", ["ties", "signed", "infinite", "wide"])
+def test_rank__sorts_ties_by_place(kind, n):
+    r = np.random.default_rng(n)
+    values = r.integers(-2, 40, n).astype(float)
+    if kind == "signed":
+        values *= r.choice([-0.0, 0.0, 1.0, -1.0], n)
+    if kind == "infinite":
+        values[r.random(n) < 0.3] = np.inf
+        values[n // 2] = -np.inf
+    if kind == "wide":
+        values = r.choice([-1, 1], n) * 10.0 ** r.uniform(-320, 300, n)
     rank = neighbours._rank  # kernels alone can call it
 
     @njit
-    def entered(values, n, ranks, ranked):
-        rank(values, n, ranks, ranked)
+    def entered(values, n, counts, order, other):
+        return rank(values, n, counts, order, other)
 
-    entered(values, n, np.empty(1024, np.int32), ranked)
-    np.testing.assert_array_equal(ranked, np.argsort(values, kind="stable")[: len(ranked)])
+    spare = np.empty(256, np.int64), np.empty(n, np.int32), np.empty(n, np.int32)
+    found = entered(values.copy(), n, *spare)
+    np.testing.assert_array_equal(found, np.argsort(values, kind="stable"))

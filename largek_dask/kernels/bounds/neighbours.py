@@ -42,12 +42,10 @@ _LEAST = 4096
 _SORTED = 64
 """Maximum number of candidates that are sorted with numpy, so that a first fit of few clusters does
 not wait for the kernel to be compiled."""
-_FEW = 1024
-"""Maximum number of values that are ranked by pairwise comparison instead of merge sort."""
 _TRIES, _WIDER = 4, 0.5
 """Number of retries with a higher distance limit, and the relative increase per retry."""
 _STRIDE = 8
-"""Stride of the sampled distances from which the m-th smallest distance is estimated."""
+"""Minimum stride of the sampled distances from which the m-th smallest is estimated."""
 
 _GROUPING_STEPS = 5
 """Number of Lloyd steps that divide the centres into groups."""
@@ -265,18 +263,23 @@ def _select(width: int) -> panels.Kernel:
     def select(table, own, places, count, found):
         """Write each centre's nearest candidates to ``found``; the centre itself comes first."""
         m = found.shape[1]
-        near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
-        ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
+        near, values, counts = (
+            np.empty(count + 1, np.int32),
+            np.empty(count),
+            np.empty(256, np.int64),
+        )
+        order, other = np.empty(count, np.int32), np.empty(count, np.int32)
         limits = np.empty(width, table.dtype)
         # Estimate the m-th smallest value from a sample; the estimate is seldom too low.
-        part = m * 4 // (3 * _STRIDE) + 6
+        stride = max(_STRIDE, m // 32)
+        part = m * 4 // (3 * stride) + 6
         smallest = np.empty(part, table.dtype)
         for i in range(table.shape[0]):
             row = table[i]
             row[own[i]] = -np.inf
             limit = table.dtype.type(np.inf)
-            if count >= 2 * _STRIDE * part:
-                limit = _sampled(row, count, own[i] % _STRIDE, smallest)
+            if count >= 2 * stride * part:
+                limit = _sampled(row, own[i] % stride, count, stride, smallest)
             for lane in range(width):
                 limits[lane] = limit
             n_near = below(row, count, limits, near)
@@ -293,7 +296,7 @@ def _select(width: int) -> panels.Kernel:
                 n_near = below(row, count, limits, near)
             for c in range(n_near):
                 values[c] = row[near[c]]
-            _rank(values, n_near, ranks, ranked)
+            ranked = _rank(values, n_near, counts, order, other)
             for g in range(m):
                 found[i, g] = places[near[ranked[g]]]
 
@@ -301,12 +304,12 @@ def _select(width: int) -> panels.Kernel:
 
 
 @inner
-def _sampled(row, count, first, smallest):
+def _sampled(row, first, count, stride, smallest):
     """Write the smallest values of a regular sample to ``smallest``; return the largest of them."""
     last = smallest.size - 1
     for g in range(last + 1):
         smallest[g] = np.inf
-    for j in range(first, count, _STRIDE):
+    for j in range(first, count, stride):
         value = row[j]
         if value < smallest[last]:
             g = last
@@ -318,51 +321,33 @@ def _sampled(row, count, first, smallest):
 
 
 @njit(internal=True)
-def _merge_sort(values, n):
-    """Return the indices that sort n values in a stable order; no value is NaN."""
-    order, other = np.empty(n, np.int32), np.empty(n, np.int32)
+def _rank(values, n, counts, order, other):
+    """Return the positions of n values in ascending order; equal values are in order of position.
+
+    This is a radix sort of the bits of float64 values, which are overwritten, like the arrays
+    (256,) and twice (n,) of integers. The result is one of the last two. No value is NaN.
+    """
+    keys, sign, differ = values.view(np.uint64), np.uint64(1 << 63), np.uint64(0)
     for c in range(n):
+        values[c] += 0.0  # -0 becomes 0
+        keys[c] ^= sign if keys[c] < sign else ~np.uint64(0)
+        differ |= keys[c] ^ keys[0]
         order[c] = c
-    size = 1
-    while size < n:
-        for begin in range(0, n, 2 * size):
-            middle, end = min(begin + size, n), min(begin + 2 * size, n)
-            left, right = begin, middle
-            for at in range(begin, end):
-                from_left = right >= end
-                if not from_left and left < middle:
-                    from_left = not values[order[right]] < values[order[left]]
-                if from_left:
-                    other[at] = order[left]
-                    left += 1
-                else:
-                    other[at] = order[right]
-                    right += 1
-        order, other = other, order
-        size *= 2
-    return order
-
-
-@njit(internal=True)
-def _rank(values, n, ranks, ranked):
-    """Write the positions of the m smallest of n values in order; ties go to the earlier value."""
-    m = ranked.size
-    if n > _FEW:
-        order = _merge_sort(values, n)
-        for g in range(m):
-            ranked[g] = order[g]
-        return
-    for g in range(m):
-        ranked[g] = -1
-    for c in range(n):
-        ranks[c] = 0
-    for e in range(n):
-        value = values[e]
+    byte = np.uint64(255)
+    for turn in range(8):
+        shift = np.uint64(8 * turn)
+        if (differ >> shift) & byte == 0:
+            continue
+        counts[:] = 0
         for c in range(n):
-            ranks[c] += value < values[c]
-    for c in range(n):
-        g = ranks[c]
-        while g < m and ranked[g] >= 0:  # an equal value
-            g += 1
-        if g < m:
-            ranked[g] = c
+            counts[np.int64((keys[c] >> shift) & byte)] += 1
+        before = 0
+        for g in range(counts.size):
+            counts[g], before = before, before + counts[g]
+        for p in range(n):
+            c = order[p]
+            g = np.int64((keys[c] >> shift) & byte)
+            other[counts[g]] = c
+            counts[g] += 1
+        order, other = other, order
+    return order
