@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,8 @@ from largek_dask.kernels.bounds.lists import Lists, largest_of_lists, order_by_l
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
 
+KEPT = 15
+"""Number of nearest remaining centres in the list of a removed centre."""
 NEAR_CELLS = 3
 """Number of nearest coarse cells whose centres a row without a label is compared with."""
 
@@ -122,24 +123,28 @@ def lists_with_moves(
     """Return offsets (k + 1,) and entries of the lists for a pass with moves.
 
     The list of a split cluster contains its own centre and the removed centre (``removed``, (m,))
-    that takes over half of the cluster. The list of a removed centre contains its 15 nearest
+    that takes over half of the cluster. The list of a removed centre contains its ``KEPT`` nearest
     remaining centres, and both halves of those that are split. ``table`` and ``before`` (k, m) are
     the nearest centres after and before the moves.
     """
     listed = lists_of(table, length)[1].reshape(len(table), -1)
-    partner = dict(zip(split.tolist(), removed.tolist(), strict=True))
-    gone, lists = set(partner.values()), {}
-    for (j, r), near in zip(partner.items(), before[removed, 1:].tolist(), strict=True):
-        lists[j] = sorted((j, r))
-        stay = list(islice((c for c in near if c not in gone), 15)) or [j]
-        lists[r] = sorted({*stay, *(partner[c] for c in stay if c in partner)})
-    changed = sorted(lists)
-    lengths, unchanged = np.full(len(table), listed.shape[1]), np.ones(len(table), np.bool_)
-    lengths[changed], unchanged[changed] = [len(lists[j]) for j in changed], False
-    offsets, kept = np.concatenate([[0], np.cumsum(lengths)]), np.repeat(unchanged, lengths)
-    out = np.empty(len(kept), np.int32)
-    out[kept] = listed[unchanged].ravel()
-    out[~kept] = [c for j in changed for c in lists[j]]
+    partner, gone = np.full(len(table), -1), np.zeros(len(table), np.bool_)
+    partner[split], gone[removed] = removed, True
+    near = np.concatenate([before[removed, 1:], split[:, None].astype(np.int32)], axis=1)
+    stay = ~gone[near]
+    stay[:, -1] = ~stay[:, :-1].any(axis=1)
+    row, column = np.nonzero(stay & (np.cumsum(stay, axis=1) <= KEPT))
+    found = near[row, column]
+    also = partner[found] >= 0
+    owner = np.concatenate([split, split, removed[row], removed[row[also]]])
+    entry = np.concatenate([split, removed, found, partner[found[also]]])
+    changed = np.zeros(len(table), np.bool_)
+    changed[owner] = True
+    lengths = np.where(changed, np.bincount(owner, minlength=len(table)), listed.shape[1])
+    offsets, is_new = np.concatenate([[0], np.cumsum(lengths)]), np.repeat(changed, lengths)
+    out = np.empty(len(is_new), np.int32)
+    out[~is_new] = listed[~changed].ravel()
+    out[is_new] = entry[np.lexsort((entry, owner))]
     return offsets, out
 
 
