@@ -345,9 +345,9 @@ def _rank(values, n, counts, order, other):
         for g in range(counts.size):
             counts[g], before = before, before + counts[g]
         for p in range(n):
-            c = order[p]
-            g = np.int64((keys[c] >> shift) & byte)
-            other[counts[g]] = c
-            counts[g] += 1
+            place = order[p]
+            at = np.int64((keys[place] >> shift) & byte)
+            other[counts[at]] = place
+            counts[at] += 1
         order, other = other, order
     return order
