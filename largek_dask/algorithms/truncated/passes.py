@@ -32,7 +32,6 @@ from largek_dask.kernels.bounds.lists import (
     search_all,
     widen_bounds,
 )
-from largek_dask.kernels.bounds.pruned import nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.threads import ALONE, Threads
@@ -236,13 +235,9 @@ def _search_unsettled(
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
     before = rows.labels[left]
 
-    def search(begin: int) -> None:
-        these = left[begin : begin + BLOCK_ROWS]
-        labels, first, _, second = nearest_two_pruned(x[these], pass_.packed)
-        rows.labels[these] = labels
-        rows.upper[these], rows.lower[these] = np.sqrt(first), np.sqrt(second)
-
-    threads.map(search, range(0, len(left), BLOCK_ROWS))
+    blocks = [left[i : i + BLOCK_ROWS] for i in range(0, len(left), BLOCK_ROWS)]
+    state = rows.labels, rows.upper, rows.lower
+    threads.map(lambda block: search_all(x, pass_.packed, *state, block), blocks)
     moved = rows.labels[left] != before
     return len(left) * pass_.packed.n_clusters, MovedRows(left[moved], before[moved])
 

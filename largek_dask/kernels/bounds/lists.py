@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.bounds.pruned import nearest_two_pruned
 from largek_dask.kernels.dense import gathered, panels
-from largek_dask.kernels.distances import PackedCenters, nearest_two
+from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.threads import Threads, shared, split
@@ -264,12 +265,16 @@ def search_converted(
 
 
 def search_all(
-    x: Array, packed: PackedCenters, labels: Labels, upper: Array, lower: Array, rows: slice
+    x: Array,
+    packed: PackedCenters,
+    labels: Labels,
+    upper: Array,
+    lower: Array,
+    rows: slice | Places,
 ) -> None:
     """Find the two nearest of all centres for some rows, and update their labels and bounds."""
-    labels[rows], best, _, second = nearest_two(x[rows], packed)
-    np.sqrt(best, out=upper[rows])
-    np.sqrt(second, out=lower[rows])
+    labels[rows], best, _, second = nearest_two_pruned(x[rows], packed)
+    upper[rows], lower[rows] = np.sqrt(best), np.sqrt(second)
 
 
 def widen_bounds(
