@@ -134,12 +134,16 @@ def compare(
     return {"case": cell, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals}
 
 
+def speedup(record: dict[str, Any], name: str) -> str:
+    """Return the median and the minimum speedup over a library, or a dash."""
+    least = auto.least_and_median(auto.factors(record, name, LEAST_SECONDS))
+    return f"{least[1]:.1f}x ({least[0]:.1f}x)" if least else "–"
+
+
 def cells_of(record: dict[str, Any], names: list[str]) -> list[str]:
     """Return the size of a set, the speedups over some libraries, and their lowest inertia."""
     cells = [f"{record['n']:,} × {record['d']:,}", f"{record['k']:,}"]
-    for name in names:
-        least = auto.least_and_median(auto.factors(record, name, LEAST_SECONDS))
-        cells.append(f"{least[1]:.1f}x ({least[0]:.1f}x)" if least else "–")
+    cells += [speedup(record, name) for name in names]
     end = float(np.median([run["energies"][-1] for run in record["runs"]]))
     lowest = min(p["energy"] for points in record["rivals"].values() for p in points)
     return [*cells, f"{100 * (lowest / end - 1):+.2f} %"]
@@ -165,7 +169,14 @@ def readme_table(result: dict[str, Any]) -> str:
 def table(result: dict[str, Any]) -> str:
     """Return a table of speedups by cell and library."""
     records = result["records"]
-    names = [name for name in NAMES if any(name in record["rivals"] for record in records)]
+    measured = {name: [r for r in records if name in r["rivals"]] for name in NAMES}
+    names = [name for name in NAMES if len(measured[name]) > 1]
+    others = "".join(
+        f" On {record['case']}, the speedup over {name} is {speedup(record, name)}."
+        for name in NAMES
+        for record in measured[name]
+        if name not in names
+    )
     missed = sum(
         factor < (SUPER_AIM if name.startswith(SUPER) else AIM)
         for record in records
@@ -180,7 +191,7 @@ def table(result: dict[str, Any]) -> str:
         "The table shows how many times faster `KMeans` reaches the final inertia of a call of "
         "another library: the median over calls of different lengths (at least half a second), and "
         "in brackets the minimum. The last column is the lowest inertia of the other libraries, "
-        f"relative to that of `KMeans` after {LIMIT:g} s. Times are {times}. The aim is "
+        f"relative to that of `KMeans` after {LIMIT:g} s.{others} Times are {times}. The aim is "
         f"{SUPER_AIM:g} for SuperKMeans and {AIM:g} for the others; {missed} points miss it. "
         f"Values are medians of {seeds} seeds; cells and libraries were measured in turns. "
         f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.embeddings "
