@@ -135,11 +135,15 @@ def _are_finite(values):
 @njit
 def _without_small(x, bits, limit, limbs):
     """Add the values whose magnitude is below ``limit``, as bits; return the others, in a copy."""
-    out = np.empty_like(x)
+    out, some = np.empty_like(x), np.zeros(x.shape[1], np.uint32)
     for i in range(x.shape[0]):
         for f in range(x.shape[1]):
             out[i, f] = x[i, f] if (bits[i, f] & _SIZE_BITS) >= limit else _ZERO
-        for f in range(x.shape[1]):
+            some[f] |= np.uint32(out[i, f] != x[i, f])
+    for f in range(x.shape[1]):
+        if some[f] == 0:
+            continue
+        for i in range(x.shape[0]):
             if out[i, f] != x[i, f]:
                 add_one(limbs, 0, f % limbs.shape[1], np.float64(x[i, f]))
     return out
