@@ -50,6 +50,7 @@ TABLES = {
     "auto_parts": Table(_on("default"), "auto_parts"),
     "directions": Table(_on("default"), "directions"),
     "embeddings": Table(_on("default"), "embeddings"),
+    "embeddings_threads": Table(_on("default"), "embeddings_threads", "table", "embeddings"),
     "embeddings_short": Table(README, "embeddings", "readme_table"),
     "far": Table(_on("default"), "far"),
     "lloyd": Table(_on("exact"), "lloyd"),
