@@ -12,7 +12,8 @@ are used if a sample shows that rows near each other stay near in the projection
 
 The relative loss is about a twentieth of the product of two shares: the share of the variance and
 the share of the cost that are outside the directions. When a round gains no more than that, the
-search continues in twice as many directions, and finally in all features.
+search continues in twice as many directions, if all rows fit in memory, and finally in all
+features.
 
 The means in all features, which give the exact cost and the model, are computed after the first
 pass over all rows, and when a round begins. Before, centres lie in the directions. Rows keep their
@@ -395,11 +396,16 @@ class ProjectedSearch:
     def _in_more_directions(
         self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes
     ) -> ProjectedState | TruncatedState:
-        """Continue in twice as many directions, or in all features if this saves little time."""
+        """Continue in twice as many directions, or in all features.
+
+        More directions are used if they save time, and if all rows fit in memory: on fewer rows
+        than before, means would be less accurate, and labels of the other rows unknown.
+        """
         m, found, labels = 2 * len(state.vectors), None, None
         if not state.n_rows and not state.search.schedule.dense:
             labels = current_labels(view, state.search.history, saved=state.search.restores)
-        if saves(passes, m, self._k) and not state.is_mostly_outside:
+        fit = rows_to_hold(passes.n_rows, m, self._k) == 0
+        if fit and saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
         if found is None:
             if labels is not None and (rows := view.take().rows).size < passes.n_rows:
@@ -409,9 +415,7 @@ class ProjectedSearch:
             view.close()
             return self.in_all_features(passes, state, labels)
         (directions, outside), total_weight = found, passes.statistics.total_weight
-        n_held = rows_to_hold(passes.n_rows, m, self._k) or 0
-        labels = None if n_held else labels
-        view = _projected_rows(passes, rng, directions, n_held)
+        view = _projected_rows(passes, rng, directions, 0)
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
         search = self._next_search(view, state, centers, coarse, labels)
         return replace(
@@ -422,7 +426,6 @@ class ProjectedSearch:
             variance_outside=outside.share,
             cost_outside=min(state.cost_outside, outside.of_a_row * total_weight),
             round_cost=float("inf"),
-            n_rows=n_held,
         )
 
 

@@ -516,6 +516,18 @@ def test_rows_keep_their_labels_in_more_directions(x, listed):
     assert listed.inertia_ < 1.02 * fit(x, LISTED, directions=0).inertia_
 
 
+def test_labels_are_kept_if_too_few_rows_fit_in_more_directions(x, monkeypatch):
+    """A search of all rows does not continue on a sample, which would raise the cost."""
+    monkeypatch.setattr(projected, "MOST_VALUES", 2 * FEW * N - 1)
+    monkeypatch.setattr(projected, "LEAST_ROWS", 1)
+    km = fit_with_lists(x)
+    assert widths(km) == [FEW, 0]
+    [first] = firsts(km)
+    before, step = km.history_[first - 1], km.history_[first]
+    assert step["cost"] <= before["cost"]
+    assert step["n_changed"] < 0.5 * N
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_kept_labels_do_not_raise_the_cost(x, weighted):
     """In all features a row can only move to a nearer centre, whatever its weight."""
