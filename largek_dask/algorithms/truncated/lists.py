@@ -130,6 +130,7 @@ def lists_with_moves(
     listed = lists_of(table, length)[1].reshape(len(table), -1)
     partner, gone = np.full(len(table), -1), np.zeros(len(table), np.bool_)
     partner[split], gone[removed] = removed, True
+    # If all near centres are removed, the centre of the split cluster is listed instead.
     near = np.concatenate([before[removed, 1:], split[:, None].astype(np.int32)], axis=1)
     stay = ~gone[near]
     stay[:, -1] = ~stay[:, :-1].any(axis=1)
