@@ -25,8 +25,8 @@ from largek_dask.kernels.rows import compute_dtype
 
 STATE = "nearest"
 """Name of the row state with the labels of the last pass."""
-RENEWED = 8
-"""If at most one centre in this number has moved after the last pass, rows are compared only with
+MOST_MOVED = 0.125
+"""Maximum share of centres that have moved after the last pass, if rows are compared only with
 these centres (not tuned)."""
 FAR_VALUES = 1 << 22
 """Maximum number of values that are converted to dense rows at a time."""
@@ -78,20 +78,20 @@ def _nearest_chunk(
     return _counted(chunk, sums, centers, nearest_pruned(chunk.x, centers)[0])
 
 
-def _renewed_chunk(
+def _nearest_moved_chunk(
     chunk: Chunk,
     sums: dict[str, ExactSums],
     centers: PackedCenters,
     moved: NDArray[np.int32],
-    those: PackedCenters,
+    moved_centers: PackedCenters,
 ) -> NDArray[np.int32]:
-    """Do the same as ``_nearest_chunk``, if only some centres have ``moved`` since the last pass.
+    """Return the result of ``_nearest_chunk`` if the labels before some centres moved are known.
 
-    ``moved`` (m,) are their ascending indices, and ``those`` are these centres.
+    ``moved`` (m,) are the ascending indices of these centres. The row state contains the labels.
     """
     assert chunk.state is not None
     labels, x = chunk.state["labels"].copy(), chunk.x
-    others = moved[nearest_pruned(x, those)[0]]
+    others = moved[nearest_pruned(x, moved_centers)[0]]
     before, after = (squared_distances(x, centers, part) for part in (labels, others))
     nearer = (after < before) | ((after == before) & (others < labels))
     lost = np.isin(labels, moved)
@@ -191,10 +191,11 @@ class KMeansProblem(Problem):
             arrays = replace(arrays, centers=centers)
             labelling = self.labelling(arrays)
             # Labels of few features or sparse rows are not decided by ``squared_distances``.
-            if not (passes.is_sparse or packed.direct) and RENEWED * len(moved) <= len(centers):
-                those = moved, pack_centers(centers[moved], arrays.shift)
-                broadcast = (*labelling.broadcast, *those)
-                labelling = replace(labelling, chunk_fn=_renewed_chunk, broadcast=broadcast)
+            few = len(moved) <= MOST_MOVED * len(centers)
+            if few and not (passes.is_sparse or packed.direct):
+                some = moved, pack_centers(centers[moved], arrays.shift)
+                broadcast = (*labelling.broadcast, *some)
+                labelling = replace(labelling, chunk_fn=_nearest_moved_chunk, broadcast=broadcast)
         inertia = found.sum_of("inertia")
         return Final(
             searched.after_last_pass(arrays.centers, counts, inertia),

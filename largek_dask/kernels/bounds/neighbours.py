@@ -263,12 +263,9 @@ def _select(width: int) -> panels.Kernel:
     def select(table, own, places, count, found):
         """Write each centre's nearest candidates to ``found``; the centre itself comes first."""
         m = found.shape[1]
-        near, values, counts = (
-            np.empty(count + 1, np.int32),
-            np.empty(count),
-            np.empty(256, np.int64),
-        )
-        order, other = np.empty(count, np.int32), np.empty(count, np.int32)
+        near, values = np.empty(count + 1, np.int32), np.empty(count)
+        counts, order = np.empty(256, np.int64), np.empty(count, np.int32)
+        other = np.empty(count, np.int32)
         limits = np.empty(width, table.dtype)
         # Estimate the m-th smallest value from a sample; the estimate is seldom too low.
         stride = max(_STRIDE, m // 32)
